@@ -1,0 +1,74 @@
+"""Errors that cross an interface. Each message is a sentence for the administrator, without secrets."""
+
+from __future__ import annotations
+
+
+class BurstdError(Exception):
+    """Base of all errors that burstd raises on purpose."""
+
+
+class ProviderError(BurstdError):
+    """A cloud did not do what was asked. ``cause`` is the short word that the breaker and the events use."""
+
+    cause = "provider"
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        """Seconds before which the same call makes no sense; 0: the provider did not say."""
+
+
+class InsufficientCapacity(ProviderError):
+    """The zone has none of this type now."""
+
+    cause = "capacity"
+
+
+class QuotaExceeded(ProviderError):
+    """A limit of the account is reached."""
+
+    cause = "quota"
+
+
+class RateLimited(ProviderError):
+    """Too many calls."""
+
+    cause = "rate"
+
+
+class BadRequest(ProviderError):
+    """The request can never succeed as it is (image, type, subnet ...)."""
+
+    cause = "request"
+
+
+class AuthFailed(ProviderError):
+    """The credentials are missing, wrong or lack a right."""
+
+    cause = "auth"
+
+
+class NotFound(ProviderError):
+    """The thing named is not (or not yet) there."""
+
+    cause = "notfound"
+
+
+class CloudUnavailable(ProviderError):
+    """The cloud is down, unreachable or answers nonsense; nothing was done."""
+
+    cause = "unavailable"
+
+
+class OutcomeUnknown(ProviderError):
+    """The call may or may not have been carried out: the answer was lost."""
+
+    cause = "unknown"
+
+
+class SchedulerUnavailable(BurstdError):
+    """slurmctld does not answer."""
+
+
+class SchedulerRefused(BurstdError):
+    """slurmctld answered no."""

@@ -1,0 +1,55 @@
+"""A machine, and other things, as a provider lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+TAG_CLUSTER = "burstd-cluster"
+TAG_CLAIM = "burstd-claim"
+
+
+class InstanceState(StrEnum):
+    """State of an instance, over all clouds."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+    """Gone, still listed."""
+    ERROR = "error"
+    """Exists, will never run, must be deleted."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance that bears our cluster's tag. ``launched`` in seconds since 1970 by the provider's clock."""
+
+    id: str
+    provider: str
+    state: InstanceState
+    claim_id: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    spot: bool = False
+    address: str = ""
+    """Private address, empty while it has none."""
+    launched: float = 0.0
+    error: str = ""
+    """What the cloud says of a failure or of an end by its own hand (spot interruption)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A volume, port, address, object ... that bears our cluster's tag and is not an instance."""
+
+    kind: str
+    id: str
+    provider: str
+    claim_id: str
+    attached_to: str = ""
+    """Instance that still uses it; empty: none."""

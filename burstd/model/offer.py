@@ -1,0 +1,68 @@
+"""What a provider can start, and the pools of slots that it may fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fnmatch import fnmatchcase
+
+from burstd.model.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to get a machine: a provider, a place, a type, a price.
+
+    ``price`` is in ``currency`` for an hour. ``shape`` is what a job finds on it: GRES included.
+    """
+
+    provider: str
+    region: str
+    zone: str
+    instance_type: str
+    spot: bool
+    shape: Shape
+    price: Decimal
+    currency: str = "EUR"
+
+    @property
+    def id(self) -> str:
+        """Stable name of the offer: ``provider/region/zone/type/market``."""
+        market = "spot" if self.spot else "on-demand"
+        return f"{self.provider}/{self.region}/{self.zone}/{self.instance_type}/{market}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRule:
+    """Which offers of one provider may fill a pool; patterns as in the shell, none means all."""
+
+    provider: str
+    instance_types: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    markets: tuple[str, ...] = ("on-demand",)
+    """``on-demand``, ``spot`` or both."""
+    image: str = ""
+
+    def allows(self, offer: Offer) -> bool:
+        """True where this rule names the offer."""
+        return (
+            offer.provider == self.provider
+            and ("spot" if offer.spot else "on-demand") in self.markets
+            and _any(self.instance_types, offer.instance_type)
+            and _any(self.zones, offer.zone)
+        )
+
+
+def _any(patterns: tuple[str, ...], text: str) -> bool:
+    return not patterns or any(fnmatchcase(text, p) for p in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Slots (Slurm node names) of one shape, and the offers that may fill them."""
+
+    name: str
+    slots: tuple[str, ...]
+    partitions: tuple[str, ...]
+    shape: Shape
+    rules: tuple[OfferRule, ...] = ()

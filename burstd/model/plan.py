@@ -1,0 +1,151 @@
+"""The steps of one loop. Each is checked again, written down, then done, by the executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from burstd.model.claim import Cause, ClaimState
+from burstd.model.instance import Instance, Leftover
+from burstd.model.offer import Offer
+from burstd.model.policy import Remark, Target
+
+
+@dataclass(frozen=True, slots=True)
+class MakeClaim:
+    """Write down a new claim and launch it."""
+
+    pool: str
+    slot: str
+    offer: Offer
+    cause: Cause
+    reason: str
+    image: str = ""
+    jobs: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    gang: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Ask the cloud (again) for a claim's machine, with the request that is on record."""
+
+    claim_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Bring a claim into another state because of what was seen; no outside call."""
+
+    claim_id: str
+    old: ClaimState
+    new: ClaimState
+    reason: str
+    error: str = ""
+    instance_id: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """Reach the machine, check it, hand over secrets, start slurmd."""
+
+    claim_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGate:
+    """The gate shall hold exactly these slots. ``opens`` and ``closes`` are the claims whose state this changes."""
+
+    nodes: frozenset[str]
+    reason: str
+    opens: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Let one job start on these claims' nodes while the gate holds them."""
+
+    job_id: str
+    user: str
+    claims: tuple[str, ...]
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """End what Bind made."""
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PowerDown:
+    """Tell Slurm that nodes are going, or put slots right that Slurm believes in and no machine stands behind."""
+
+    nodes: tuple[str, ...]
+    force: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """Tell Slurm that machines died under their nodes."""
+
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """End the machines of claims that are TERMINATING."""
+
+    claims: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveOrphans:
+    """End instances and leftovers that bear our tag and have no claim."""
+
+    provider: str
+    instances: tuple[Instance, ...]
+    leftovers: tuple[Leftover, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """Tell the job's owner in the job's comment."""
+
+    job_id: str
+    text: str
+
+
+Action = (
+    MakeClaim
+    | Launch
+    | Move
+    | Prove
+    | SetGate
+    | Bind
+    | Unbind
+    | PowerDown
+    | NodeDown
+    | Terminate
+    | RemoveOrphans
+    | Comment
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions in the order in which they are to be done, the target behind them, and every remark."""
+
+    actions: tuple[Action, ...] = ()
+    target: Target = field(default_factory=Target)
+    remarks: tuple[Remark, ...] = ()

@@ -1,0 +1,81 @@
+"""The interface of a policy, and the target that policies narrow or widen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from burstd.model.claim import Cause
+from burstd.model.offer import Offer
+from burstd.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """New machines for one pool: all of them or none.
+
+    ``offers`` are the ways to get them, best first; a policy may take some away or put them in another order.
+    ``jobs`` are the jobs that would start on them (ids as in Job.id), empty for a floor, a spare or a pin.
+    """
+
+    pool: str
+    nodes: int
+    cause: Cause
+    reason: str
+    offers: tuple[Offer, ...]
+    jobs: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    gang: str = ""
+    """Set where the nodes must be opened together: the job's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An idle node that nothing needs: its claim is to be closed, unless a policy keeps it."""
+
+    claim_id: str
+    pool: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What was decided about a subject, by whom, and why. The record that ``explain`` reads."""
+
+    by: str
+    """``demand``, ``placement``, or the policy's name."""
+    subject: str
+    """``job:123``, ``pool:gpu``, ``claim:...``."""
+    verdict: str
+    """One word: ``wait``, ``boot``, ``covered``, ``impossible``, ``drop``, ``keep``, ``release``, ``add``."""
+    reason: str
+    """A sentence for a person, without a full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to come: machines wanted, idle ones to release, and the remarks that led there."""
+
+    wants: tuple[Want, ...] = ()
+    releases: tuple[Release, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
+    """For each pool the offers that may fill it now, best first: cheapest, without those behind a breaker."""
+
+    def with_remark(self, by: str, subject: str, verdict: str, reason: str) -> Target:
+        """The same with one remark more."""
+        return replace(self, remarks=(*self.remarks, Remark(by, subject, verdict, reason)))
+
+
+class Policy(Protocol):
+    """One link of the chain. Pure: no clock, no I/O, the same answer for the same arguments.
+
+    Constructed with its own settings by an entry point of the group ``burstd.policies`` (see docs/policy-authors.md).
+    """
+
+    name: str
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """Narrows or widens the target; each change comes with a remark."""
+        ...

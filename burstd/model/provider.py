@@ -1,0 +1,118 @@
+"""The interface of a provider: one cloud account, region or cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from burstd.model.errors import ProviderError
+from burstd.model.instance import Instance, Leftover
+from burstd.model.offer import Offer
+
+
+class Idempotency(StrEnum):
+    """What keeps a launch that is asked for twice from making two machines."""
+
+    TOKEN = "token"
+    """The cloud takes the claim id as client token: the same request may be sent again at once."""
+    NAME = "name"
+    """The cloud refuses a second object of the claim's name: may be sent again at once."""
+    SETTLE = "settle"
+    """Nothing does: look for the claim's tag until ``settle_s`` have passed before asking again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """Everything that decides what is made. Written to the store before the call, repeated word for word after a crash.
+
+    ``user_data`` holds nothing secret and is the same for every claim of a pool and provider. ``tags`` holds
+    TAG_CLUSTER and TAG_CLAIM among others. ``name`` is derived from the claim, valid as a host name.
+    """
+
+    claim_id: str
+    name: str
+    offer: Offer
+    image: str
+    user_data: str
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOutcome:
+    """What came of one request: an instance, or the error."""
+
+    claim_id: str
+    result: Instance | ProviderError
+
+
+class Provider(Protocol):
+    """A cloud. Calls block, are made from several threads, and raise ProviderError and its kinds only.
+
+    Constructed by an entry point of the group ``burstd.providers`` (see docs/provider-authors.md).
+    """
+
+    name: str
+    idempotency: Idempotency
+    settle_s: float
+    """Seconds after which an instance that was made surely shows in ``instances()``."""
+
+    def offers(self) -> Sequence[Offer]:
+        """What can be started now, whether or not there is capacity. One call or a few pages."""
+        ...
+
+    def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
+        """Starts one instance for each request, in as few calls as the cloud allows; one outcome a request.
+
+        Idempotent by claim id as ``idempotency`` says. A lost answer is OutcomeUnknown.
+        """
+        ...
+
+    def instances(self) -> Iterator[Instance]:
+        """All instances with our cluster's tag, page by page; ends early only by raising."""
+        ...
+
+    def terminate(self, instance_ids: Sequence[str]) -> None:
+        """Asks for their end, with all that belongs to them. Ids that are gone already are no error."""
+        ...
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """What bears our cluster's tag and is not an instance: volumes, ports, addresses ... page by page."""
+        ...
+
+    def remove(self, leftovers: Sequence[Leftover]) -> None:
+        """Removes them. What is gone already is no error; what is not ours is refused with BadRequest."""
+        ...
+
+    def close(self) -> None:
+        """Gives connections back."""
+        ...
+
+
+@runtime_checkable
+class ConsoleLog(Protocol):
+    """Optional ability: the console's output, from which a new instance's ssh host keys are learned."""
+
+    def console(self, instance_id: str) -> str:
+        """Output so far, empty while there is none. Raises NotFound."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A limit of the account. ``limit`` and ``used`` in ``unit``."""
+
+    name: str
+    limit: int
+    used: int
+    unit: str = "instances"
+
+
+@runtime_checkable
+class QuotaReport(Protocol):
+    """Optional ability: how much of the account's limits is left."""
+
+    def quotas(self) -> Sequence[Quota]:
+        """The limits that bear on launching."""
+        ...

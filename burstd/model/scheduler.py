@@ -1,0 +1,75 @@
+"""The interface to Slurm. burstd/slurm/ speaks it through commands or pyslurm; burstd/sim/ plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from burstd.model.job import Job
+from burstd.model.node import Node, Reservation
+
+
+class Scheduler(Protocol):
+    """Slurm. Calls block and raise SchedulerUnavailable (no answer) or SchedulerRefused (answered no).
+
+    Every call takes many nodes at once and costs one RPC or command however many they are.
+    """
+
+    def version(self) -> tuple[int, int, int]:
+        """Version of slurmctld: ``(22, 5, 8)``."""
+        ...
+
+    def jobs(self) -> Sequence[Job]:
+        """Jobs that are pending, running or ending; finished ones are left out."""
+        ...
+
+    def nodes(self) -> Sequence[Node]:
+        """All nodes, powered-down CLOUD nodes included."""
+        ...
+
+    def reservations(self) -> Sequence[Reservation]:
+        """All reservations."""
+        ...
+
+    def set_gate(self, nodes: Collection[str]) -> None:
+        """Makes the gate hold exactly these nodes: creates, updates, extends or (empty) deletes the reservation."""
+        ...
+
+    def bind(self, job_id: str, user: str, nodes: Collection[str]) -> None:
+        """Lets one pending job, and nobody else, start on these nodes while the gate holds them.
+
+        Makes a reservation (named after the job, flags OVERLAP and IGNORE_JOBS) and moves the job into it.
+        """
+        ...
+
+    def unbind(self, job_id: str) -> None:
+        """Ends what ``bind`` made, where it exists; a job still pending goes back out of the reservation first."""
+        ...
+
+    def power_up(self, nodes: Collection[str]) -> None:
+        """Tells Slurm that the nodes are coming (it calls ResumeProgram and waits for slurmd)."""
+        ...
+
+    def power_down(self, nodes: Collection[str], *, force: bool = False) -> None:
+        """Tells Slurm that the nodes go (it calls SuspendProgram). ``force`` requeues the jobs on them."""
+        ...
+
+    def set_address(self, addresses: Sequence[tuple[str, str]]) -> None:
+        """Sets NodeAddr and NodeHostName of nodes: pairs of node name and address."""
+        ...
+
+    def drain(self, nodes: Collection[str], reason: str) -> None:
+        """Keeps new jobs off the nodes."""
+        ...
+
+    def resume(self, nodes: Collection[str]) -> None:
+        """Takes DRAIN, DOWN and FAIL off the nodes."""
+        ...
+
+    def down(self, nodes: Collection[str], reason: str) -> None:
+        """Says that the nodes are dead: jobs on them end as NODE_FAIL or are requeued."""
+        ...
+
+    def set_comment(self, job_id: str, text: str) -> None:
+        """Sets the job's Comment (``squeue -o %k``). The caller leaves a comment that the user wrote alone."""
+        ...

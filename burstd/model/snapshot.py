@@ -1,0 +1,102 @@
+"""Everything that a decision is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from burstd.model.claim import Claim
+from burstd.model.instance import Instance, Leftover
+from burstd.model.job import Job
+from burstd.model.node import Node, Reservation
+from burstd.model.offer import Offer, Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """Could not be read. Never the same as empty: nothing is destroyed on it."""
+
+    error: str
+    since: float
+    """When it was last known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudView:
+    """What one provider showed. ``listed`` is when the listing of instances began, in burstd's time."""
+
+    offers: tuple[Offer, ...] | Unavailable
+    instances: tuple[Instance, ...] | Unavailable
+    leftovers: tuple[Leftover, ...] | Unavailable = ()
+    listed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmView:
+    """What Slurm showed, read at ``read`` in burstd's time."""
+
+    jobs: tuple[Job, ...]
+    nodes: Mapping[str, Node]
+    reservations: tuple[Reservation, ...]
+    read: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """``burstctl scale``: an administrator's number of nodes for a pool, until ``until`` (None: until taken back)."""
+
+    pool: str
+    nodes: int
+    kind: str
+    """``exact``, ``floor`` or ``ceiling``."""
+    until: float | None
+    by: str
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """Keeps an offer (or all of a provider, zone or type) from being tried again before ``until``."""
+
+    key: str
+    """``provider/zone/type/market`` with ``*`` for any; the cause stands in ``cause``."""
+    cause: str
+    failures: int
+    until: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One launch of the recent past (one hour), for limits of rate."""
+
+    at: float
+    pool: str
+    provider: str
+    users: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is seen at one moment. Immutable; a policy may read all of it."""
+
+    now: float
+    cluster: str
+    pools: Mapping[str, Pool]
+    slurm: SlurmView | Unavailable
+    clouds: Mapping[str, CloudView]
+    claims: tuple[Claim, ...]
+    """All that are not GONE."""
+    pins: tuple[Pin, ...] = ()
+    held_slots: frozenset[str] = frozenset()
+    """Slots that an administrator drained through burstctl."""
+    breakers: tuple[Breaker, ...] = ()
+    launched: tuple[Launched, ...] = ()
+    paused: str = ""
+    """Why nothing new is booted and nothing wanted is closed (``burstctl hold``, a broken policy); empty: not so."""
+    bound: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Jobs that have a reservation of their own (see Scheduler.bind) and its nodes."""
+
+    def pool_of(self, slot: str) -> Pool | None:
+        """The pool that has this slot."""
+        return next((p for p in self.pools.values() if slot in p.slots), None)
