@@ -72,3 +72,16 @@ class SchedulerUnavailable(BurstdError):
 
 class SchedulerRefused(BurstdError):
     """slurmctld answered no."""
+
+
+class NodeNotReady(BurstdError):
+    """The machine cannot be reached, or proved, yet: trying again makes sense."""
+
+
+class NodeRefused(BurstdError):
+    """The machine is not what the site needs: the difference is named in the message."""
+
+    def __init__(self, message: str, *, cause: str = "proof") -> None:
+        super().__init__(message)
+        self.cause = cause
+        """Short word for the breaker and the events."""

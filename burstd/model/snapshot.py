@@ -77,6 +77,34 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
+class Sighting:
+    """How often in a row, and since when, something was seen in complete listings."""
+
+    times: int
+    first: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What this process knows beyond the store; all of it may be lost and is then found out again."""
+
+    busy: frozenset[str] = frozenset()
+    """Claims with a call to a cloud or a machine under way, or to be left alone until a retry is due."""
+    proved: frozenset[str] = frozenset()
+    """Claims in PROVING whose machine passed."""
+    started: frozenset[str] = frozenset()
+    """Claims in PROVING whose slurmd was started."""
+    absent: Mapping[str, Sighting] = field(default_factory=dict)
+    """Claims whose instance was missing, or listed as ended, in complete listings begun after it should show."""
+    strays: Mapping[str, Sighting] = field(default_factory=dict)
+    """Instances and leftovers (``provider/id``) with our tag and without a live claim."""
+    tidied: Mapping[str, float] = field(default_factory=dict)
+    """When Slurm was last told to power a slot down, for those without a machine."""
+    bound_since: Mapping[str, float] = field(default_factory=dict)
+    """When a job was bound to its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What is seen at one moment. Immutable; a policy may read all of it."""
 
@@ -96,6 +124,7 @@ class Snapshot:
     """Why nothing new is booted and nothing wanted is closed (``burstctl hold``, a broken policy); empty: not so."""
     bound: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Jobs that have a reservation of their own (see Scheduler.bind) and its nodes."""
+    progress: Progress = field(default_factory=Progress)
 
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""

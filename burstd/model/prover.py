@@ -1,0 +1,26 @@
+"""The interface of what makes a machine into a Slurm node. burstd/node/ does it over ssh; burstd/sim/ plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from burstd.model.claim import Claim
+from burstd.model.offer import Pool
+
+
+class Prover(Protocol):
+    """Proves and starts nodes. Calls block, come from several threads, and may be repeated after a crash."""
+
+    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        """Reaches the claim's machine, compares it with what the pool promises, hands over the cluster's secrets.
+
+        ``console`` reads the instance's console log, where the provider has one; ``reached`` is called once the
+        machine answers. Returns one sentence on what was checked. Raises NodeNotReady (try again later) or
+        NodeRefused (never use this machine).
+        """
+        ...
+
+    def start(self, claim: Claim, pool: Pool) -> None:
+        """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``prove`` does."""
+        ...
