@@ -22,6 +22,11 @@ class InstanceState(StrEnum):
     """Exists, will never run, must be deleted."""
     UNKNOWN = "unknown"
 
+    @property
+    def ended(self) -> bool:
+        """It is gone, or on its way."""
+        return self in (InstanceState.TERMINATED, InstanceState.STOPPING)
+
 
 @dataclass(frozen=True, slots=True)
 class Instance:

@@ -47,11 +47,37 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Learn:
+    """Write down the address that the cloud has given to a claim's machine; the state stays."""
+
+    claim_id: str
+    address: str
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prove:
-    """Reach the machine, check it, hand over secrets, start slurmd."""
+    """Reach the machine, check it, hand over secrets."""
 
     claim_id: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Tell Slurm the addresses of proven machines, and that their nodes are coming (``power_up``)."""
+
+    addresses: tuple[tuple[str, str], ...]
+    """Pairs of node name and address."""
+    power_up: tuple[str, ...]
+    """Those that Slurm does not expect yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start slurmd on a proven machine; Slurm expects it."""
+
+    claim_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +111,15 @@ class Unbind:
 
 @dataclass(frozen=True, slots=True)
 class PowerDown:
-    """Tell Slurm that nodes are going, or put slots right that Slurm believes in and no machine stands behind."""
+    """Tell Slurm that nodes are going, or put slots right that Slurm believes in and no machine stands behind.
+
+    ``ends`` are claims that go from CLOSING to TERMINATING once Slurm has been told.
+    """
 
     nodes: tuple[str, ...]
     force: bool
     reason: str
+    ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +148,14 @@ class RemoveOrphans:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comment:
-    """Tell the job's owner in the job's comment."""
-
-    job_id: str
-    text: str
-
-
 Action = (
     MakeClaim
     | Launch
     | Move
+    | Learn
     | Prove
+    | Register
+    | Start
     | SetGate
     | Bind
     | Unbind
@@ -138,7 +163,6 @@ Action = (
     | NodeDown
     | Terminate
     | RemoveOrphans
-    | Comment
 )
 
 

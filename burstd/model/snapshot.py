@@ -10,6 +10,7 @@ from burstd.model.instance import Instance, Leftover
 from burstd.model.job import Job
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, Pool
+from burstd.model.provider import Idempotency
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class CloudView:
     instances: tuple[Instance, ...] | Unavailable
     leftovers: tuple[Leftover, ...] | Unavailable = ()
     listed: float = 0.0
+    idempotency: Idempotency = Idempotency.TOKEN
+    settle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

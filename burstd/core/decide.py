@@ -1,0 +1,55 @@
+"""The decision: a snapshot and the policies in, a plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from burstd.core.chain import make_target
+from burstd.core.gate import hold_ready, move_gate
+from burstd.core.lifecycle import advance
+from burstd.core.offers import image_of
+from burstd.core.placement import free_slots
+from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
+from burstd.core.tuning import Tuning
+from burstd.core.view import View, look
+from burstd.model.plan import Action, MakeClaim, Plan
+from burstd.model.policy import Policy, Target
+from burstd.model.snapshot import SlurmView, Snapshot
+
+
+def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Plan:
+    """Everything that is to be done now, each step with its reason. Pure: the same plan for the same arguments.
+
+    While Slurm cannot be read nothing is wanted and nothing released; claims under way go on as far as the clouds
+    alone can take them.
+    """
+    view = look(snapshot, tuning.gate)
+    target = make_target(snapshot, policies) if isinstance(snapshot.slurm, SlurmView) else Target()
+    actions: list[Action] = [
+        *advance(view, tuning),
+        *hold_ready(view, target),
+        *move_gate(view, target, tuning),
+        *serve_slurm(view, target),
+        *([] if snapshot.paused else make_claims(view, target)),
+        *reset_slots(view, tuning),
+        *remove_orphans(snapshot, view, tuning),
+    ]
+    return Plan(tuple(actions), target, target.remarks)
+
+
+def make_claims(view: View, target: Target) -> list[MakeClaim]:
+    """A claim for each machine that is wanted, on the free slots of its pool in their order."""
+    free = {name: list(free_slots(view.snapshot, pool)) for name, pool in view.snapshot.pools.items()}
+    made: list[MakeClaim] = []
+    for want in target.wants:
+        slots = free[want.pool]
+        if len(slots) < want.nodes or not want.offers:
+            continue
+        for _ in range(want.nodes):
+            offer = want.offers[0]
+            image = image_of(view.snapshot.pools[want.pool], offer)
+            made.append(
+                MakeClaim(want.pool, slots.pop(0), offer, want.cause, want.reason, image,
+                          want.jobs, want.users, want.gang)
+            )  # fmt: skip
+    return made

@@ -1,0 +1,141 @@
+"""The gate: which ready nodes are opened, bound to one job, or closed, and what the reservation shall hold."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+from burstd.core.tuning import Tuning
+from burstd.core.view import WAITING, View
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.job import Job
+from burstd.model.plan import Action, Bind, Move, SetGate, Unbind
+from burstd.model.policy import Target
+
+
+def move_gate(view: View, target: Target, tuning: Tuning) -> list[Action]:
+    """Openings, bindings and closings, in one update of the reservation where it changes at all."""
+    if view.slurm is None:
+        return []
+    bound = view.snapshot.bound
+    unbinds, freed = _unbinds(view, tuning)
+    binds: list[Action] = []
+    opens: list[Claim] = []
+    reasons: list[str] = []
+    groups = _ready_groups(view, tuning)
+    ahead = _queue(view)
+    for claims, job in groups:
+        if job is not None and job.id not in bound and _needs_binding(job, len(claims), ahead, tuning):
+            slots = tuple(c.slot for c in claims)
+            why = f"booted for job {job.id} alone"
+            binds.append(Bind(job.id, job.user, tuple(c.id for c in claims), slots, why))
+        else:
+            opens += claims
+            reasons.append(f"{', '.join(c.slot for c in claims)} proven")
+    closes, why_closed = _closes(view, target)
+    closing = {c.slot for c in closes}
+    # Bound nodes stay behind the gate: only the job that they are bound to gets past it.
+    kept = {slot for job_id, slots in bound.items() if job_id not in freed for slot in slots}
+    out = {c.slot for c in view.snapshot.claims if c.state is S.OPEN and c.slot not in kept and c.slot not in closing}
+    out |= {c.slot for c in opens}
+    desired = view.slots - out
+    changes: list[Action] = []
+    if desired != view.gated & view.slots or opens or closes:
+        reason = "; ".join(reasons + why_closed) or "the reservation differed from the record"
+        changes = [SetGate(desired, reason, tuple(c.id for c in opens), tuple(c.id for c in closes))]
+    return [*changes, *unbinds, *binds]
+
+
+def _ready_groups(view: View, tuning: Tuning) -> list[tuple[list[Claim], Job | None]]:
+    """Claims to be opened now, in groups that open together, each with the pending job that may be bound to it."""
+    gangs: dict[str, list[Claim]] = {}
+    groups: list[tuple[list[Claim], Job | None]] = []
+    for claim in view.snapshot.claims:
+        if claim.gang and claim.state in (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY):
+            gangs.setdefault(claim.gang, []).append(claim)
+        elif claim.state is S.READY and _usable(claim, view):
+            groups.append(([claim], next((view.jobs[j] for j in claim.jobs if view.waits(j)), None)))
+    broken = {c.gang for c in view.snapshot.claims if c.gang and c.state in (S.FAILED, S.LOST, S.TERMINATING)}
+    for gang, members in gangs.items():
+        ready = [c for c in members if c.state is S.READY and _usable(c, view)]
+        if not ready:
+            continue
+        job = view.jobs[gang] if view.waits(gang) else None
+        enough = job is not None and len(ready) >= job.nodes
+        # One that failed is being replaced; the others wait for it behind the gate.
+        whole = len(ready) == len(members) and (enough or gang not in broken)
+        waited = max(view.now - c.since for c in ready)
+        if job is None or whole or waited > tuning.gang_timeout_s:
+            groups.append((ready, job if enough else None))
+    return groups
+
+
+def _usable(claim: Claim, view: View) -> bool:
+    node = view.node(claim.slot)
+    return node is not None and node.up and claim.slot not in view.snapshot.held_slots
+
+
+def _needs_binding(job: Job, nodes: int, ahead: Callable[[Job], int], tuning: Tuning) -> bool:
+    """A multi-node job among small ones, and a job deep in the queue, would lose the nodes or wait for them.
+
+    Slurm's main loop looks at default_queue_depth jobs only. An array is left to Slurm: binding would split it.
+    """
+    if job.array_tasks or job.reservation or job.het_job_id:
+        return False
+    return nodes > 1 or ahead(job) > tuning.bind_depth
+
+
+def _queue(view: View) -> Callable[[Job], int]:
+    """Tells how many pending rows of the queue stand before a job, by priority, then by time."""
+    order = sorted((-j.priority, j.submitted) for j in (view.slurm.jobs if view.slurm else ()) if j.state in WAITING)
+    return lambda job: bisect_left(order, (-job.priority, job.submitted))
+
+
+def _unbinds(view: View, tuning: Tuning) -> tuple[list[Action], set[str]]:
+    """Bindings that have done their work, and the jobs whose nodes are free of them."""
+    unbinds: list[Action] = []
+    freed: set[str] = set()
+    for job_id in view.snapshot.bound:
+        since = view.snapshot.progress.bound_since.get(job_id, view.now)
+        if not view.waits(job_id):
+            unbinds.append(Unbind(job_id, "the job runs or is gone"))
+        elif view.now - since > tuning.bind_timeout_s:
+            unbinds.append(Unbind(job_id, f"the job did not start within {tuning.bind_timeout_s:.0f} s"))
+        else:
+            continue
+        freed.add(job_id)
+    return unbinds, freed
+
+
+def _closes(view: View, target: Target) -> tuple[list[Claim], list[str]]:
+    """Open or ready claims to bring back behind the gate: released, held by an administrator, or dead in Slurm."""
+    released = {r.claim_id: r.reason for r in target.releases}
+    closes: list[Claim] = []
+    reasons: list[str] = []
+    for claim in view.snapshot.claims:
+        if claim.state is not S.OPEN:
+            continue
+        node = view.node(claim.slot)
+        if claim.slot in view.snapshot.held_slots:
+            reason = "held by an administrator"
+        elif node is not None and node.state == "DOWN" and not node.busy:
+            reason = f"down in Slurm ({node.reason or 'no reason given'})"
+        elif claim.id in released and not view.snapshot.paused:
+            reason = released[claim.id]
+        else:
+            continue
+        closes.append(claim)
+        reasons.append(f"{claim.slot} {reason}")
+    return closes, reasons
+
+
+def hold_ready(view: View, target: Target) -> list[Action]:
+    """Ready claims that are not to be opened any more go to CLOSING at once: the gate still holds them."""
+    released = {r.claim_id: r.reason for r in target.releases}
+    moves: list[Action] = []
+    for claim in view.snapshot.claims:
+        if claim.state is S.READY and (claim.id in released or claim.slot in view.snapshot.held_slots):
+            reason = released.get(claim.id, "held by an administrator")
+            moves.append(Move(claim.id, S.READY, S.CLOSING, reason))
+    return moves

@@ -1,0 +1,248 @@
+"""What comes next for each claim, from what is seen. One function a state; the gate's part is in gate.py.
+
+Nothing is ended on an Unavailable: unknown is never taken for gone. An instance counts as gone after two complete
+listings in a row without it, both begun after it should have shown (Progress.absent).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from burstd.core.tuning import Tuning
+from burstd.core.view import View
+from burstd.model.claim import Cause, Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.instance import InstanceState
+from burstd.model.plan import (
+    Action,
+    Launch,
+    Learn,
+    Move,
+    NodeDown,
+    PowerDown,
+    Prove,
+    Register,
+    RemoveOrphans,
+    Start,
+    Terminate,
+)
+from burstd.model.provider import Idempotency
+from burstd.model.snapshot import Unavailable
+
+ABSENT_TIMES = 2
+
+
+def advance(view: View, tuning: Tuning) -> list[Action]:
+    """The next step of every claim that is not waiting for the gate."""
+    actions: list[Action] = []
+    for claim in view.snapshot.claims:
+        step = _STEPS.get(claim.state)
+        if step is not None:
+            actions += step(claim, view, tuning)
+    return _merged(actions)
+
+
+def _merged(actions: list[Action]) -> list[Action]:
+    """One action for all nodes where Slurm or the cloud takes many at once."""
+    registers = [a for a in actions if isinstance(a, Register)]
+    terminates = [a for a in actions if isinstance(a, Terminate)]
+    powers: dict[tuple[bool, str], list[PowerDown]] = {}
+    downs: dict[str, list[str]] = {}
+    rest: list[Action] = []
+    for action in actions:
+        if isinstance(action, PowerDown):
+            powers.setdefault((action.force, action.reason), []).append(action)
+        elif isinstance(action, NodeDown):
+            downs.setdefault(action.reason, []).extend(action.nodes)
+        elif not isinstance(action, (Register, Terminate)):
+            rest.append(action)
+    merged: list[Action] = [NodeDown(tuple(nodes), reason) for reason, nodes in downs.items()]
+    for (force, reason), some in powers.items():
+        nodes = tuple(n for a in some for n in a.nodes)
+        merged.append(PowerDown(nodes, force, reason, tuple(c for a in some for c in a.ends)))
+    if registers:
+        addresses = tuple(p for r in registers for p in r.addresses)
+        merged.append(Register(addresses, tuple(n for r in registers for n in r.power_up)))
+    if terminates:
+        merged.append(Terminate(tuple(c for t in terminates for c in t.claims), terminates[0].reason))
+    return [*merged, *rest]
+
+
+def _lost(claim: Claim, view: View) -> Move | None:
+    """The machine went without our doing."""
+    seen = view.snapshot.progress.absent.get(claim.id)
+    if seen is None or seen.times < ABSENT_TIMES:
+        return None
+    instance = view.by_claim.get(claim.id)
+    why = instance.error if instance and instance.error else "the cloud lists it no more"
+    return Move(claim.id, claim.state, S.LOST, f"instance {claim.instance_id or claim.id} is gone: {why}", error="lost")
+
+
+def _failed(claim: Claim, error: str, reason: str) -> list[Action]:
+    return [Move(claim.id, claim.state, S.FAILED, reason, error=error)]
+
+
+def _planned(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    del tuning
+    if claim.id in view.snapshot.progress.busy or view.snapshot.paused:
+        return []
+    if view.slurm and claim.cause is Cause.DEMAND and not any(view.waits(job) for job in claim.jobs):
+        return [Move(claim.id, S.PLANNED, S.GONE, "its jobs no longer wait, nothing was launched")]
+    return [Launch(claim.id, claim.reason)]
+
+
+def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    progress, cloud = view.snapshot.progress, view.cloud(claim)
+    if claim.id in progress.busy or cloud is None:
+        return []
+    instance = view.by_claim.get(claim.id)
+    if instance is not None and not instance.state.ended:
+        if instance.state is InstanceState.ERROR:
+            return [
+                Move(claim.id, S.LAUNCHING, S.FAILED, _sentence("the cloud could not build it", instance.error),
+                     error="boot", instance_id=instance.id)
+            ]  # fmt: skip
+        return [
+            Move(claim.id, S.LAUNCHING, S.BOOTING, f"instance {instance.id} exists",
+                 instance_id=instance.id, address=instance.address)
+        ]  # fmt: skip
+    if lost := _lost(claim, view):
+        return [lost]
+    if claim.attempts >= tuning.launch_attempts:
+        return _failed(claim, "unknown", f"{claim.attempts} launch calls were left without an answer")
+    asked = claim.launch_called or claim.since
+    settled = not isinstance(cloud.instances, Unavailable) and cloud.listed > asked + cloud.settle_s
+    if cloud.idempotency is not Idempotency.SETTLE or settled:
+        return [Launch(claim.id, "the answer to the launch was lost, the same request is sent again")]
+    return []
+
+
+def _sentence(text: str, detail: str) -> str:
+    return f"{text}: {detail}" if detail else text
+
+
+def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    if lost := _lost(claim, view):
+        return [lost]
+    instance = view.by_claim.get(claim.id)
+    if instance is not None and instance.state is InstanceState.ERROR:
+        return _failed(claim, "boot", _sentence("the instance is in error", instance.error))
+    if view.now - claim.since > tuning.boot_timeout_s:
+        return _failed(claim, "boot_timeout", f"not reached within {tuning.boot_timeout_s:.0f} s of its launch")
+    if instance is None or instance.state.ended:
+        return []
+    if instance.address and instance.address != claim.address:
+        return [Learn(claim.id, instance.address, instance.id)]
+    if instance.state is InstanceState.RUNNING and claim.address and claim.id not in view.snapshot.progress.busy:
+        return [Prove(claim.id, "the instance runs")]
+    return []
+
+
+def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    if lost := _lost(claim, view):
+        return [lost]
+    progress, node = view.snapshot.progress, view.node(claim.slot)
+    if claim.id in progress.started and node is not None and node.up and node.address == claim.address:
+        return [Move(claim.id, S.PROVING, S.READY, "slurmd registered with Slurm")]
+    instance = view.by_claim.get(claim.id)
+    if instance is not None and instance.state is InstanceState.ERROR:
+        return _failed(claim, "boot", _sentence("the instance is in error", instance.error))
+    if view.now - claim.since > tuning.prove_timeout_s:
+        return _failed(claim, "proof_timeout", f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
+    if claim.id in progress.busy or not claim.address:
+        return []
+    if claim.id not in progress.proved:
+        return [Prove(claim.id, "to be proven again after a restart")]
+    if node is None or claim.id in progress.started or "POWERING_DOWN" in node.flags:
+        return []
+    if node.powered_down or node.address != claim.address:
+        return [Register(((claim.slot, claim.address),), (claim.slot,) if node.powered_down else ())]
+    return [Start(claim.id)]
+
+
+def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    if lost := _lost(claim, view):
+        return [lost]
+    node = view.node(claim.slot)
+    if node is not None and not node.up and not node.busy and view.now - claim.since > tuning.node_down_grace_s:
+        return _failed(claim, "node_down", _sentence(f"Slurm has the node as {node.state}", node.reason))
+    return []
+
+
+def _open(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    del tuning
+    lost = _lost(claim, view)
+    return [lost] if lost else []
+
+
+def _closing(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    del tuning
+    if lost := _lost(claim, view):
+        return [lost]
+    node = view.node(claim.slot)
+    # The node must be seen idle after the gate came down: until then a job may have got in.
+    if view.slurm is None or node is None or claim.slot not in view.gated or view.slurm.read <= claim.since:
+        return []
+    if not node.busy:
+        return [PowerDown((claim.slot,), False, "closed and idle", (claim.id,))]
+    if claim.slot in view.snapshot.held_slots or node.drained:
+        return []
+    return [Move(claim.id, S.CLOSING, S.READY, "a job got in before the gate came down")]
+
+
+def _ended(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    """FAILED and LOST: Slurm first, so that it requeues what ran there, then the machine."""
+    node = view.node(claim.slot)
+    if view.slurm is None:
+        return []
+    if node is not None and claim.state is S.LOST and node.busy and node.state != "DOWN":
+        return [NodeDown((claim.slot,), f"burstd: machine lost ({claim.reason})"[:200])]
+    off = _switch_off(claim, view, tuning)
+    return [*off, Move(claim.id, claim.state, S.TERMINATING, claim.reason, error=claim.error)]
+
+
+def _switch_off(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    """Slurm must not expect a node whose machine goes."""
+    node = view.node(claim.slot)
+    if node is None or node.powered_down or "POWERING_DOWN" in node.flags:
+        return []
+    last = view.snapshot.progress.tidied.get(claim.slot)
+    if last is not None and view.now - last < tuning.tidy_every_s:
+        return []
+    return [PowerDown((claim.slot,), True, "its machine is ended")]
+
+
+def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
+    cloud = view.cloud(claim)
+    if cloud is None or isinstance(cloud.instances, Unavailable):
+        return []
+    off = _switch_off(claim, view, tuning)
+    instance = view.by_claim.get(claim.id)
+    busy = claim.id in view.snapshot.progress.busy
+    if instance is not None and instance.state is not InstanceState.TERMINATED:
+        return off if busy else [*off, Terminate((claim.id,), claim.reason)]
+    asked = max(claim.since, (claim.launch_called or 0.0) + cloud.settle_s)
+    if cloud.listed <= asked or isinstance(cloud.leftovers, Unavailable):
+        return off
+    leftovers = view.leftovers.get(claim.id, ())
+    if leftovers:
+        return off if busy else [*off, RemoveOrphans(claim.offer.provider, (), leftovers, "its machine is gone")]
+    node = view.node(claim.slot)
+    told = node is None or node.powered_down or bool(node.flags & {"POWERING_DOWN", "POWER_DOWN"})
+    if view.slurm is not None and told:
+        return [Move(claim.id, S.TERMINATING, S.GONE, "the cloud lists neither instance nor leftovers")]
+    return off
+
+
+_STEPS: dict[S, Callable[[Claim, View, Tuning], list[Action]]] = {
+    S.PLANNED: _planned,
+    S.LAUNCHING: _launching,
+    S.BOOTING: _booting,
+    S.PROVING: _proving,
+    S.READY: _ready,
+    S.OPEN: _open,
+    S.CLOSING: _closing,
+    S.FAILED: _ended,
+    S.LOST: _ended,
+    S.TERMINATING: _terminating,
+}

@@ -1,0 +1,31 @@
+"""The times and limits by which claims live. From the settings; lengths of time in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Every field can be set in burstd.toml."""
+
+    gate: str = "burstd"
+    """Name of the reservation that holds every slot that is not ready."""
+    boot_timeout_s: float = 600.0
+    """From the launch until the machine answers."""
+    prove_timeout_s: float = 180.0
+    """From its first answer until Slurm sees the node."""
+    gang_timeout_s: float = 900.0
+    """How long ready nodes of a multi-node job wait for the last of them."""
+    orphan_grace_s: float = 120.0
+    """How long a resource with our tag and without a claim is left alone."""
+    node_down_grace_s: float = 60.0
+    """How long a node may be DOWN in Slurm before its machine is ended."""
+    launch_attempts: int = 4
+    """How often a launch without an answer is asked for."""
+    bind_depth: int = 50
+    """A job with more pending jobs than this before it in its partition gets its nodes bound to it."""
+    bind_timeout_s: float = 60.0
+    """How long bound nodes wait for their job before all jobs may use them."""
+    tidy_every_s: float = 30.0
+    """How often Slurm is told again to power down a slot without a machine."""

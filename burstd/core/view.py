@@ -1,0 +1,89 @@
+"""Questions to a snapshot that several steps of a decision ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from burstd.model.claim import Claim
+from burstd.model.instance import Instance, Leftover
+from burstd.model.job import Job, JobState
+from burstd.model.node import Node
+from burstd.model.snapshot import CloudView, SlurmView, Snapshot, Unavailable
+
+WAITING = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED})
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A snapshot with its indexes, built once a decision."""
+
+    snapshot: Snapshot
+    slurm: SlurmView | None
+    """None: Slurm could not be read."""
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    by_claim: Mapping[str, Instance] = field(default_factory=dict)
+    leftovers: Mapping[str, tuple[Leftover, ...]] = field(default_factory=dict)
+    """Unattached leftovers by claim id."""
+    gated: frozenset[str] = frozenset()
+    """Slots that the gate holds now."""
+    slots: frozenset[str] = frozenset()
+    """Every slot that Slurm knows."""
+    claimed: Mapping[str, Claim] = field(default_factory=dict)
+    """Live claims by slot."""
+
+    @property
+    def now(self) -> float:
+        """The snapshot's moment."""
+        return self.snapshot.now
+
+    def node(self, slot: str) -> Node | None:
+        """Slurm's node of a slot; None: Slurm cannot be read or has none of the name."""
+        return self.slurm.nodes.get(slot) if self.slurm else None
+
+    def cloud(self, claim: Claim) -> CloudView | None:
+        """What the claim's provider showed; None: it is not configured any more or was not read yet."""
+        return self.snapshot.clouds.get(claim.offer.provider)
+
+    def waits(self, job_id: str) -> bool:
+        """True while the job (or a task of the array, or any component of the het job) is pending."""
+        job = self.jobs.get(job_id)
+        return job is not None and job.state in WAITING
+
+
+def look(snapshot: Snapshot, gate: str) -> View:
+    """Builds the indexes. ``gate`` is the name of the gate's reservation."""
+    slurm = snapshot.slurm if isinstance(snapshot.slurm, SlurmView) else None
+    by_claim: dict[str, Instance] = {}
+    leftovers: dict[str, list[Leftover]] = {}
+    for cloud in snapshot.clouds.values():
+        if not isinstance(cloud.instances, Unavailable):
+            for instance in cloud.instances:
+                # Of two instances with one claim the running one counts; the other is an orphan by its id.
+                if instance.claim_id not in by_claim or by_claim[instance.claim_id].state.ended:
+                    by_claim[instance.claim_id] = instance
+        if not isinstance(cloud.leftovers, Unavailable):
+            for leftover in cloud.leftovers:
+                if not leftover.attached_to:
+                    leftovers.setdefault(leftover.claim_id, []).append(leftover)
+    every = (slot for pool in snapshot.pools.values() for slot in pool.slots)
+    return View(
+        snapshot=snapshot,
+        slurm=slurm,
+        jobs=_index(slurm.jobs) if slurm else {},
+        by_claim=by_claim,
+        leftovers={claim: tuple(rest) for claim, rest in leftovers.items()},
+        gated=next((r.nodes for r in slurm.reservations if r.name == gate), frozenset()) if slurm else frozenset(),
+        slots=frozenset(slot for slot in every if slurm and slot in slurm.nodes),
+        claimed={claim.slot: claim for claim in snapshot.claims},
+    )
+
+
+def _index(jobs: tuple[Job, ...]) -> dict[str, Job]:
+    """Jobs by id; the leader of a het job and the pending rest of an array by their bare number as well."""
+    index = {job.id: job for job in jobs}
+    for job in jobs:
+        for bare in (job.array_job_id, job.het_job_id):
+            if bare and (bare not in index or (index[bare].state not in WAITING and job.state in WAITING)):
+                index[bare] = job
+    return index
