@@ -70,6 +70,8 @@ class Job:
     het_offset: int = 0
     nodes: int = 1
     """Fewest nodes that it can start on."""
+    nodes_max: int = 0
+    """Most nodes that it may be spread over; 0: no limit."""
     cpus: int = 1
     """CPUs over all nodes."""
     cpus_per_node: int = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from burstd.model.claim import Cause
 from burstd.model.offer import Offer
@@ -27,7 +27,9 @@ class Want:
     jobs: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     gang: str = ""
-    """Set where the nodes must be opened together: the job's id."""
+    """Set where the nodes must be opened together: the job's id. Wants of one gang stand or fall together."""
+    slots: tuple[str, ...] = ()
+    """The slots to fill, one a node. A policy that adds a want leaves it empty; the end of the chain fills it in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,22 @@ class Remark:
     """A sentence for a person, without a full stop."""
 
 
+def dropped(want: Want, by: str, reason: str) -> tuple[Remark, ...]:
+    """The remarks that go with taking a want away: one for the pool, one for each job that now waits."""
+    return (
+        Remark(by, f"pool:{want.pool}", "drop", f"{want.nodes} node(s) ({want.reason}): {reason}"),
+        *(Remark(by, f"job:{job}", "wait", reason) for job in want.jobs),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFailed:
+    """A policy that raised or broke its contract: nothing is made and nothing released until it is mended."""
+
+    name: str
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What is to come: machines wanted, idle ones to release, and the remarks that led there."""
@@ -62,6 +80,10 @@ class Target:
     remarks: tuple[Remark, ...] = ()
     offers: Mapping[str, tuple[Offer, ...]] = field(default_factory=dict)
     """For each pool the offers that may fill it now, best first: cheapest, without those behind a breaker."""
+    placed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Nodes and slots, there already or on their way, that each pending job (or gang) was given in the plan."""
+    failed: tuple[PolicyFailed, ...] = ()
+    """Policies that failed; where there is one, ``wants`` and ``releases`` are empty."""
 
     def with_remark(self, by: str, subject: str, verdict: str, reason: str) -> Target:
         """The same with one remark more."""
@@ -79,3 +101,13 @@ class Policy(Protocol):
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Narrows or widens the target; each change comes with a remark."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPlugin:
+    """What an entry point of the group ``burstd.policies`` names: how to make a policy from its settings."""
+
+    name: str
+    settings: type[Any]
+    """A pydantic model that refuses unknown keys; its fields are the keys of ``[policies.NAME]``."""
+    make: Callable[[Any], Policy]

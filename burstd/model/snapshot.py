@@ -62,7 +62,7 @@ class Breaker:
     """Keeps an offer (or all of a provider, zone or type) from being tried again before ``until``."""
 
     key: str
-    """``provider/zone/type/market`` with ``*`` for any; the cause stands in ``cause``."""
+    """``provider/region/zone/type/market`` as in Offer.id, with ``*`` for any; the cause stands in ``cause``."""
     cause: str
     failures: int
     until: float
@@ -132,3 +132,22 @@ class Snapshot:
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""
         return next((p for p in self.pools.values() if slot in p.slots), None)
+
+    def free_slots(self, pool: Pool) -> tuple[str, ...]:
+        """Slots on which a new claim may be made, in the pool's order; none where Slurm could not be read.
+
+        Free is a slot without a claim, powered down in Slurm, not drained there and not held through burstctl.
+        """
+        if isinstance(self.slurm, Unavailable):
+            return ()
+        nodes = self.slurm.nodes
+        taken = {claim.slot for claim in self.claims}
+        return tuple(
+            slot
+            for slot in pool.slots
+            if slot not in taken
+            and slot not in self.held_slots
+            and (node := nodes.get(slot)) is not None
+            and node.powered_down
+            and not node.drained
+        )
