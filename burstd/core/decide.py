@@ -8,7 +8,6 @@ from burstd.core.chain import make_target
 from burstd.core.gate import hold_ready, move_gate
 from burstd.core.lifecycle import advance
 from burstd.core.offers import image_of
-from burstd.core.placement import free_slots
 from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
 from burstd.core.tuning import Tuning
 from burstd.core.view import View, look
@@ -38,18 +37,13 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Pl
 
 
 def make_claims(view: View, target: Target) -> list[MakeClaim]:
-    """A claim for each machine that is wanted, on the free slots of its pool in their order."""
-    free = {name: list(free_slots(view.snapshot, pool)) for name, pool in view.snapshot.pools.items()}
+    """A claim for each machine that is wanted, on the slots that the target gave it, from its best offer."""
     made: list[MakeClaim] = []
     for want in target.wants:
-        slots = free[want.pool]
-        if len(slots) < want.nodes or not want.offers:
+        if not want.offers:
             continue
-        for _ in range(want.nodes):
-            offer = want.offers[0]
-            image = image_of(view.snapshot.pools[want.pool], offer)
-            made.append(
-                MakeClaim(want.pool, slots.pop(0), offer, want.cause, want.reason, image,
-                          want.jobs, want.users, want.gang)
-            )  # fmt: skip
+        offer = want.offers[0]
+        image = image_of(view.snapshot.pools[want.pool], offer)
+        for slot in want.slots:
+            made.append(MakeClaim(want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang))  # fmt: skip
     return made

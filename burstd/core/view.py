@@ -55,12 +55,15 @@ def look(snapshot: Snapshot, gate: str) -> View:
     """Builds the indexes. ``gate`` is the name of the gate's reservation."""
     slurm = snapshot.slurm if isinstance(snapshot.slurm, SlurmView) else None
     by_claim: dict[str, Instance] = {}
+    recorded = {c.id: c.instance_id for c in snapshot.claims if c.instance_id}
     leftovers: dict[str, list[Leftover]] = {}
     for cloud in snapshot.clouds.values():
         if not isinstance(cloud.instances, Unavailable):
             for instance in cloud.instances:
-                # Of two instances with one claim the running one counts; the other is an orphan by its id.
-                if instance.claim_id not in by_claim or by_claim[instance.claim_id].state.ended:
+                # Of two instances with one claim the recorded one counts, else one that lives; the other is a stray.
+                known = by_claim.get(instance.claim_id)
+                mine = recorded.get(instance.claim_id)
+                if known is None or instance.id == mine or (known.state.ended and known.id != mine):
                     by_claim[instance.claim_id] = instance
         if not isinstance(cloud.leftovers, Unavailable):
             for leftover in cloud.leftovers:

@@ -68,5 +68,7 @@ class Reservation:
     nodes: frozenset[str]
     users: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()
+    job_id: str = ""
+    """The job that it was made for by Scheduler.bind; empty: it is none of those."""
     start: float = 0.0
     end: float = 0.0

@@ -1,0 +1,1 @@
+"""The daemon: observes, decides, applies."""

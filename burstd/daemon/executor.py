@@ -1,0 +1,259 @@
+"""Does what a plan says: checks again that a step is still right, writes it down, then acts.
+
+Everything here runs in the deciding thread but the work handed to the workers; results come back through ``drain``.
+A step that Slurm does not answer is left: the next loop plans it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from burstd.core.offers import breaks, next_breaker
+from burstd.daemon.launcher import Launcher
+from burstd.daemon.memory import Memory
+from burstd.daemon.terminator import Terminator
+from burstd.daemon.workers import Workers
+from burstd.model.claim import Claim, ClaimState
+from burstd.model.claim import ClaimState as S
+from burstd.model.clock import Clock
+from burstd.model.errors import BurstdError, NodeNotReady, NodeRefused, SchedulerRefused
+from burstd.model.offer import Pool
+from burstd.model.plan import (
+    Action,
+    Bind,
+    Launch,
+    Learn,
+    MakeClaim,
+    Move,
+    NodeDown,
+    Plan,
+    PowerDown,
+    Prove,
+    Register,
+    RemoveOrphans,
+    SetGate,
+    Start,
+    Terminate,
+    Unbind,
+)
+from burstd.model.prover import Prover
+from burstd.model.provider import ConsoleLog, Provider
+from burstd.model.scheduler import Scheduler
+from burstd.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+class Executor:
+    """The only caller of Slurm's changing commands; launches and endings are the Launcher's and the Terminator's."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        scheduler: Scheduler,
+        providers: Mapping[str, Provider],
+        prover: Prover,
+        workers: Workers,
+        clock: Clock,
+        memory: Memory,
+        launcher: Launcher,
+        terminator: Terminator,
+        pools: Callable[[], Mapping[str, Pool]],
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._providers = providers
+        self._prover = prover
+        self._workers = workers
+        self._clock = clock
+        self._memory = memory
+        self._launcher = launcher
+        self._terminator = terminator
+        self._pools = pools
+
+    def apply(self, plan: Plan) -> int:
+        """Does the plan's actions in order; returns how many changed something, so that a next loop is due at once.
+
+        Raises SchedulerUnavailable when Slurm stops answering, and the store's errors; the rest of the plan is then
+        left to the next loop.
+        """
+        self._launcher.make(a for a in plan.actions if isinstance(a, MakeClaim))
+        changed = sum(isinstance(a, MakeClaim) for a in plan.actions)
+        for action in plan.actions:
+            changed += self._do(action)
+        return changed
+
+    def _do(self, action: Action) -> int:
+        match action:
+            case MakeClaim():
+                return 0
+            case Launch():
+                return self._launcher.again(action)
+            case Move():
+                return self._move(action)
+            case Learn():
+                self._store.touch(action.claim_id, address=action.address, instance_id=action.instance_id)
+                return 1
+            case Prove():
+                return self._prove(action)
+            case Start():
+                return self._start(action)
+            case Terminate():
+                return self._terminator.terminate(action)
+            case RemoveOrphans():
+                return self._terminator.remove(action)
+            case _:
+                return self._tell_slurm(action)
+
+    def _tell_slurm(self, action: Action) -> int:
+        try:
+            return self._slurm(action)
+        except SchedulerRefused as error:
+            self._memory.refused(action, str(error), self._clock.now())
+            log.error("slurm refused", action=type(action).__name__, error=str(error))
+            return 0
+
+    def _slurm(self, action: Action) -> int:
+        now = self._clock.now()
+        if self._memory.refused_lately(action, now):
+            return 0
+        match action:
+            case Register():
+                self._scheduler.set_address(action.addresses)
+                if action.power_up:
+                    self._scheduler.power_up(action.power_up)
+            case SetGate():
+                self._scheduler.set_gate(action.nodes)
+                self._moves(action.opens, S.READY, S.OPEN, action.reason, opened=now)
+                self._moves(action.closes, S.OPEN, S.CLOSING, action.reason)
+            case Bind():
+                self._scheduler.bind(action.job_id, action.user, action.nodes)
+                self._memory.bound_since[action.job_id] = now
+                self._moves(action.claims, S.READY, S.OPEN, action.reason, opened=now)
+            case Unbind():
+                self._scheduler.unbind(action.job_id)
+                self._memory.bound_since.pop(action.job_id, None)
+            case PowerDown():
+                self._scheduler.power_down(action.nodes, force=action.force)
+                self._memory.tidied.update(dict.fromkeys(action.nodes, now))
+                self._moves(action.ends, S.CLOSING, S.TERMINATING, action.reason)
+            case NodeDown():
+                self._scheduler.down(action.nodes, action.reason)
+            case _:
+                raise TypeError(f"no such step: {action!r}")
+        return 1
+
+    def _moves(
+        self, claims: Iterable[str], old: ClaimState, new: ClaimState, reason: str, opened: float | None = None
+    ) -> None:
+        for claim_id in claims:
+            if opened is None:
+                self._store.move(claim_id, old, new, reason)
+            else:
+                self._store.move(claim_id, old, new, reason, opened=opened)
+
+    def _move(self, action: Move) -> int:
+        claim = self._store.claim(action.claim_id)
+        if claim is None or claim.state is not action.old:
+            return 0
+        fields: dict[str, object] = {}
+        if action.error:
+            fields["error"] = action.error
+        if action.instance_id:
+            fields["instance_id"] = action.instance_id
+        if action.address:
+            fields["address"] = action.address
+        now = self._clock.now()
+        if action.new is S.BOOTING and claim.billed_from is None:
+            fields["billed_from"] = claim.launch_called or now
+        if action.new in (S.LOST, S.GONE) and claim.billed_from is not None and claim.billed_until is None:
+            fields["billed_until"] = now
+        self._store.move(claim.id, action.old, action.new, action.reason, **fields)
+        if action.new is S.FAILED:
+            self.broke(claim, action.error, action.reason)
+        if action.new is S.READY:
+            self.worked(claim)
+        if action.new not in (S.PROVING, S.BOOTING):
+            self._memory.forget_proof(claim.id)
+        return 1
+
+    def broke(self, claim: Claim, cause: str, error: str) -> None:
+        """Keeps an offer that failed from being tried again at once."""
+        now = self._clock.now()
+        breaker = next_breaker(self._store.breakers(), claim.offer, cause, now, error)
+        self._store.save_breaker(breaker)
+
+    def worked(self, claim: Claim) -> None:
+        """An offer that brought a node is trusted again."""
+        for breaker in self._store.breakers():
+            if breaks(breaker, claim.offer):
+                self._store.clear_breaker(breaker.key, breaker.cause)
+
+    def _prove(self, action: Prove) -> int:
+        claim = self._store.claim(action.claim_id)
+        if claim is None or claim.state not in (S.BOOTING, S.PROVING) or claim.id in self._memory.calling:
+            return 0
+        provider, pool = self._providers[claim.offer.provider], self._pools()[claim.pool]
+        self._memory.calling.add(claim.id)
+
+        def console() -> str:
+            return provider.console(claim.instance_id) if isinstance(provider, ConsoleLog) else ""
+
+        def reached() -> None:
+            self._workers.post(lambda: self._reached(claim.id))
+
+        def work() -> str:
+            has = isinstance(provider, ConsoleLog)
+            return self._prover.prove(claim, pool, console if has else None, reached)
+
+        def done(result: str | Exception) -> None:
+            self._memory.calling.discard(claim.id)
+            if not isinstance(result, Exception):
+                self._reached(claim.id)
+                self._memory.proved.add(claim.id)
+                self._store.append(f"claim:{claim.id}", f"proven: {result}")
+                return
+            self._node_failed(claim, result)
+
+        self._workers.submit("nodes", work, done)
+        return 0
+
+    def _reached(self, claim_id: str) -> None:
+        claim = self._store.claim(claim_id)
+        if claim is not None and claim.state is S.BOOTING:
+            self._store.move(claim_id, S.BOOTING, S.PROVING, "the machine answers")
+
+    def _node_failed(self, claim: Claim, error: Exception) -> None:
+        """A machine that is not ready is tried again; one that is refused, or breaks the prover, is given back."""
+        if isinstance(error, NodeNotReady):
+            self._memory.rest(claim.id, self._clock.now(), self._memory.pace.prove_retry_s)
+            log.debug("not ready yet", claim=claim.id, slot=claim.slot, error=str(error))
+            return
+        if not isinstance(error, BurstdError):
+            log.error("proving broke", claim=claim.id, slot=claim.slot, exc_info=error)
+        cause = error.cause if isinstance(error, NodeRefused) else "proof"
+        now = self._store.claim(claim.id)
+        if now is not None and now.state in (S.BOOTING, S.PROVING):
+            self._store.move(claim.id, now.state, S.FAILED, str(error), error=cause)
+            self._memory.forget_proof(claim.id)
+            self.broke(claim, cause, str(error))
+
+    def _start(self, action: Start) -> int:
+        claim = self._store.claim(action.claim_id)
+        if claim is None or claim.state is not S.PROVING or claim.id in self._memory.calling:
+            return 0
+        pool = self._pools()[claim.pool]
+        self._memory.calling.add(claim.id)
+
+        def done(result: None | Exception) -> None:
+            self._memory.calling.discard(claim.id)
+            if isinstance(result, Exception):
+                self._node_failed(claim, result)
+            else:
+                self._memory.started.add(claim.id)
+
+        self._workers.submit("nodes", lambda: self._prover.start(claim, pool), done)
+        return 0

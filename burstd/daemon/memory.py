@@ -1,0 +1,74 @@
+"""What the process knows between loops beyond the store. All of it may be lost: it is then found out again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from burstd.daemon.observer import Observer, Pace
+from burstd.model.plan import Action
+from burstd.model.snapshot import Progress
+
+REFUSED_S = 5.0
+
+
+@dataclass(slots=True)
+class Memory:
+    """Calls under way, pauses before the next try, and steps within a state."""
+
+    pace: Pace
+    calling: set[str] = field(default_factory=set)
+    """Claims, and orphans by ``provider/id``, with a call under way."""
+    resting: dict[str, float] = field(default_factory=dict)
+    """Until when a claim is left alone."""
+    tries: dict[str, int] = field(default_factory=dict)
+    proved: set[str] = field(default_factory=set)
+    started: set[str] = field(default_factory=set)
+    tidied: dict[str, float] = field(default_factory=dict)
+    bound_since: dict[str, float] = field(default_factory=dict)
+    refusals: dict[Action, tuple[float, str]] = field(default_factory=dict)
+
+    def rest(self, key: str, now: float, pause: float) -> None:
+        """Leaves it alone for a while."""
+        self.resting[key] = now + pause
+
+    def back_off(self, key: str, now: float, asked: float = 0.0) -> None:
+        """Leaves it alone for longer at each failure: ``call_retry_s`` doubling to a minute, or what was asked for."""
+        tries = self.tries[key] = self.tries.get(key, 0) + 1
+        self.rest(key, now, max(asked, min(self.pace.call_retry_s * 2 ** min(tries - 1, 10), 60.0)))
+
+    def succeeded(self, key: str) -> None:
+        """The next failure starts from the short pause again."""
+        self.tries.pop(key, None)
+        self.resting.pop(key, None)
+
+    def forget_proof(self, claim_id: str) -> None:
+        """The claim has left PROVING."""
+        self.proved.discard(claim_id)
+        self.started.discard(claim_id)
+
+    def refused(self, action: Action, error: str, now: float) -> None:
+        """Slurm said no: the same step is not tried again for a few seconds."""
+        self.refusals = {a: kept for a, kept in self.refusals.items() if now - kept[0] < REFUSED_S}
+        self.refusals[action] = (now, error)
+
+    def refused_lately(self, action: Action, now: float) -> bool:
+        """True while the pause after a refusal lasts."""
+        kept = self.refusals.get(action)
+        return kept is not None and now - kept[0] < REFUSED_S
+
+    def progress(self, observer: Observer, now: float) -> Progress:
+        """The part of it that a decision needs."""
+        self.resting = {key: until for key, until in self.resting.items() if until > now}
+        return Progress(
+            busy=frozenset(self.calling | self.resting.keys()),
+            proved=frozenset(self.proved),
+            started=frozenset(self.started),
+            absent=dict(observer.absent),
+            strays=dict(observer.strays),
+            tidied=dict(self.tidied),
+            bound_since=dict(self.bound_since),
+        )
+
+    def due(self, now: float) -> float:
+        """When the next pause ends, in burstd's time."""
+        return min((until for until in self.resting.values() if until > now), default=float("inf"))

@@ -1,0 +1,235 @@
+"""What is seen: the clouds by their own threads, Slurm at each loop, the store last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from burstd.daemon.workers import Workers
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.clock import Clock
+from burstd.model.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
+from burstd.model.instance import Instance, InstanceState, Leftover
+from burstd.model.offer import Offer
+from burstd.model.provider import Provider
+from burstd.model.scheduler import Scheduler
+from burstd.model.snapshot import CloudView, Sighting, SlurmView, Unavailable
+
+log = structlog.get_logger(__name__)
+
+_EXPECTED = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN, S.CLOSING})
+_RESTLESS = frozenset({S.LAUNCHING, S.BOOTING, S.TERMINATING})
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often things are looked at, in seconds."""
+
+    tick_s: float = 15.0
+    """A loop at least this often."""
+    poll_s: float = 2.0
+    """The queue, where Slurm's state directory cannot be watched."""
+    cloud_poll_s: float = 15.0
+    cloud_fast_s: float = 1.0
+    """While something of the provider's is about to change."""
+    offers_s: float = 300.0
+    prove_retry_s: float = 0.5
+    call_retry_s: float = 2.0
+    """First pause before a failed call is repeated; doubles to a minute."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is known of one provider."""
+
+    view: CloudView
+    listing: bool = False
+    list_due: float = 0.0
+    offers_due: float = 0.0
+    asking: bool = False
+    calls: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    instances: tuple[Instance, ...]
+    leftovers: tuple[Leftover, ...]
+
+
+class Observer:
+    """Holds the last view of every cloud and counts in how many listings in a row something was missing or stray."""
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        scheduler: Scheduler,
+        workers: Workers,
+        clock: Clock,
+        pace: Pace,
+        claims: Callable[[], tuple[Claim, ...]],
+    ) -> None:
+        self._providers = providers
+        self._scheduler = scheduler
+        self._workers = workers
+        self._clock = clock
+        self._pace = pace
+        self._claims = claims
+        never = Unavailable("not read yet", 0.0)
+        self._watches = {
+            name: _Watch(CloudView(never, never, never, 0.0, p.idempotency, p.settle_s))
+            for name, p in providers.items()
+        }
+        self._slurm: SlurmView | Unavailable = never
+        self.absent: dict[str, Sighting] = {}
+        self.strays: dict[str, Sighting] = {}
+
+    def clouds(self) -> dict[str, CloudView]:
+        """The last view of each provider."""
+        return {name: watch.view for name, watch in self._watches.items()}
+
+    def slurm(self) -> SlurmView | Unavailable:
+        """Reads Slurm: three commands, whatever its size."""
+        read = self._clock.now()
+        try:
+            jobs = tuple(self._scheduler.jobs())
+            nodes = {node.name: node for node in self._scheduler.nodes()}
+            reservations = tuple(self._scheduler.reservations())
+        except (SchedulerUnavailable, SchedulerRefused) as error:
+            since = self._slurm.since if isinstance(self._slurm, Unavailable) else self._slurm.read
+            if not isinstance(self._slurm, Unavailable) or not since:
+                log.warning("slurm cannot be read", error=str(error))
+            self._slurm = Unavailable(str(error), since)
+        else:
+            if isinstance(self._slurm, Unavailable):
+                log.info("slurm is read", jobs=len(jobs), nodes=len(nodes))
+            self._slurm = SlurmView(jobs, nodes, reservations, read)
+        return self._slurm
+
+    def look_at_clouds(self, claims: tuple[Claim, ...]) -> None:
+        """Starts the listings that are due, each in its provider's own lane; their results come with ``drain``."""
+        now = self._clock.now()
+        for name, watch in self._watches.items():
+            if any(c.state in _RESTLESS and c.offer.provider == name for c in claims):
+                watch.list_due = min(watch.list_due, watch.view.listed + self._pace.cloud_fast_s)
+            if not watch.listing and now >= watch.list_due and not self._backing_off(watch, now):
+                self._list(name, watch)
+            if not watch.asking and now >= watch.offers_due:
+                self._ask_offers(name, watch)
+
+    def _backing_off(self, watch: _Watch, now: float) -> bool:
+        return watch.failures > 0 and now < watch.list_due
+
+    def list_soon(self, provider: str) -> None:
+        """The next look at this provider is due at once."""
+        if provider in self._watches and not self._watches[provider].failures:
+            self._watches[provider].list_due = 0.0
+
+    def due(self, claims: tuple[Claim, ...]) -> float:
+        """When the next listing is due, in burstd's time."""
+        due = float("inf")
+        for name, watch in self._watches.items():
+            listing = watch.list_due
+            if not watch.failures and any(c.state in _RESTLESS and c.offer.provider == name for c in claims):
+                listing = min(listing, watch.view.listed + self._pace.cloud_fast_s)
+            due = min(
+                due, float("inf") if watch.listing else listing, float("inf") if watch.asking else watch.offers_due
+            )
+        return due
+
+    def _list(self, name: str, watch: _Watch) -> None:
+        provider, begun = self._providers[name], self._clock.now()
+        watch.listing = True
+
+        def work() -> _Listing:
+            return _Listing(tuple(provider.instances()), tuple(provider.leftovers()))
+
+        def done(result: _Listing | Exception) -> None:
+            watch.listing = False
+            watch.calls += 1
+            if isinstance(result, Exception):
+                self._list_failed(name, watch, result)
+                return
+            if watch.failures:
+                log.info("cloud can be listed again", provider=name)
+            watch.failures = 0
+            watch.list_due = begun + self._pace.cloud_poll_s
+            watch.view = replace(watch.view, instances=result.instances, leftovers=result.leftovers, listed=begun)
+            self._sight(name, watch.view, result)
+
+        self._workers.submit(f"{name}:list", work, done)
+
+    def _list_failed(self, name: str, watch: _Watch, error: Exception) -> None:
+        if not isinstance(error, BurstdError):
+            log.error("provider broke while listing", provider=name, exc_info=error)
+        elif not watch.failures:
+            log.warning("cloud cannot be listed", provider=name, error=str(error))
+        watch.failures += 1
+        pause = min(self._pace.call_retry_s * 2 ** min(watch.failures - 1, 10), self._pace.cloud_poll_s * 4)
+        watch.list_due = self._clock.now() + pause
+        # What was seen before is out of date: nothing may be destroyed on it.
+        gone = Unavailable(str(error) or type(error).__name__, watch.view.listed)
+        watch.view = replace(watch.view, instances=gone, leftovers=gone)
+
+    def _ask_offers(self, name: str, watch: _Watch) -> None:
+        provider = self._providers[name]
+        watch.asking = True
+
+        def done(result: tuple[Offer, ...] | Exception) -> None:
+            watch.asking = False
+            watch.calls += 1
+            now = self._clock.now()
+            if isinstance(result, Exception):
+                if not isinstance(result, BurstdError):
+                    log.error("provider broke while telling its offers", provider=name, exc_info=result)
+                else:
+                    log.warning("offers cannot be read", provider=name, error=str(result))
+                watch.offers_due = now + self._pace.cloud_poll_s
+                # Prices do not rot in minutes: the last offers stay in force.
+                if isinstance(watch.view.offers, Unavailable):
+                    watch.view = replace(watch.view, offers=Unavailable(str(result), watch.view.offers.since))
+            else:
+                watch.offers_due = now + self._pace.offers_s
+                watch.view = replace(watch.view, offers=result)
+
+        self._workers.submit(f"{name}:list", lambda: tuple(provider.offers()), done)
+
+    def _sight(self, name: str, view: CloudView, listing: _Listing) -> None:
+        """Counts what is missing and what is stray in one complete listing."""
+        claims = {c.id: c for c in self._claims()}
+        alive = {i.claim_id for i in listing.instances if not i.state.ended}
+        for claim in claims.values():
+            if claim.offer.provider != name:
+                continue
+            asked = claim.launch_called
+            due = claim.state in _EXPECTED and asked is not None and view.listed > asked + view.settle_s
+            # A launch without an answer is absent by right until it was asked for again.
+            if claim.id in alive or not due or (claim.state is S.LAUNCHING and not claim.instance_id):
+                self.absent.pop(claim.id, None)
+            else:
+                self.absent[claim.id] = _again(self.absent.get(claim.id), view.listed)
+        for gone in self.absent.keys() - claims.keys():
+            del self.absent[gone]
+        stray = {
+            f"{name}/{i.id}"
+            for i in listing.instances
+            if i.state is not InstanceState.TERMINATED and _is_stray(i.claim_id, i.id, claims)
+        }
+        stray |= {f"{name}/{left.id}" for left in listing.leftovers if left.claim_id not in claims}
+        for key in [k for k in self.strays if k.startswith(f"{name}/") and k not in stray]:
+            del self.strays[key]
+        for key in stray:
+            self.strays[key] = _again(self.strays.get(key), view.listed)
+
+
+def _is_stray(claim_id: str, instance_id: str, claims: Mapping[str, Claim]) -> bool:
+    """No live claim, or a second machine of a claim that has one."""
+    claim = claims.get(claim_id)
+    return claim is None or bool(claim.instance_id and claim.instance_id != instance_id)
+
+
+def _again(seen: Sighting | None, at: float) -> Sighting:
+    return Sighting(1, at) if seen is None else Sighting(seen.times + 1, seen.first)

@@ -1,0 +1,170 @@
+"""One loop: results in, observe, decide, apply. The heart of the daemon, without a thread or a timer of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from burstd.core.decide import decide
+from burstd.core.tuning import Tuning
+from burstd.daemon.executor import Executor
+from burstd.daemon.launcher import Launcher
+from burstd.daemon.memory import Memory
+from burstd.daemon.observer import Observer, Pace
+from burstd.daemon.terminator import Terminator
+from burstd.daemon.workers import Workers
+from burstd.model.claim import Claim
+from burstd.model.clock import Clock
+from burstd.model.errors import SchedulerUnavailable
+from burstd.model.offer import Pool
+from burstd.model.plan import Plan
+from burstd.model.policy import Policy
+from burstd.model.prover import Prover
+from burstd.model.provider import Provider
+from burstd.model.scheduler import Scheduler
+from burstd.model.snapshot import Pin, Snapshot, Unavailable
+from burstd.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+STORE_RETRY_S = 5.0
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may change while the daemon runs: pools, policies, times."""
+
+    pools: Mapping[str, Pool]
+    policies: Sequence[Policy]
+    tuning: Tuning
+
+
+class Reconciler:
+    """Brings what is nearer to what should be, one step a call. All state that matters is in the store."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        rules: Rules,
+        pace: Pace,
+        store: Store,
+        scheduler: Scheduler,
+        providers: Mapping[str, Provider],
+        prover: Prover,
+        workers: Workers,
+        clock: Clock,
+        user_data: Callable[[Pool, str], str],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.rules = rules
+        self._cluster = cluster
+        self._pace = pace
+        self._store = store
+        self._workers = workers
+        self._clock = clock
+        self._memory = Memory(pace)
+        self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims)
+        terminator = Terminator(
+            store=store, providers=providers, workers=workers, clock=clock,
+            memory=self._memory, observer=self._observer,
+        )  # fmt: skip
+        launcher = Launcher(
+            cluster=cluster, store=store, providers=providers, workers=workers, clock=clock, memory=self._memory,
+            user_data=user_data, pools=self._pools, new_id=new_id, broke=self._broke,
+        )  # fmt: skip
+        self._executor = Executor(
+            store=store, scheduler=scheduler, providers=providers, prover=prover, workers=workers, clock=clock,
+            memory=self._memory, launcher=launcher, terminator=terminator, pools=self._pools,
+        )  # fmt: skip
+        self.latest: tuple[Snapshot, Plan] | None = None
+        """Of the last whole loop."""
+        self.alarm: str = ""
+        """What keeps the loop from doing its work; empty: nothing."""
+
+    def _pools(self) -> Mapping[str, Pool]:
+        return self.rules.pools
+
+    def _broke(self, claim: Claim, cause: str, error: str) -> None:
+        self._executor.broke(claim, cause, error)
+
+    def step(self) -> float:
+        """One loop. Returns seconds until the next is due if nothing wakes it before; 0: at once."""
+        try:
+            changed = self._workers.drain()
+            snapshot = self.observe()
+            plan = decide(snapshot, self.rules.policies, self.rules.tuning)
+            self.latest = (snapshot, plan)
+            self._record(snapshot, plan)
+            changed += self._executor.apply(plan)
+        except SchedulerUnavailable as error:
+            log.warning("slurm stopped answering, the rest of the plan waits", error=str(error))
+            return self._pace.poll_s
+        except StoreError as error:
+            # Nothing is asked of a cloud that was not written down first: no space means no launch.
+            self._raise_alarm(f"the record cannot be written: {error}")
+            return STORE_RETRY_S
+        self._raise_alarm("; ".join(f"policy {f.name} failed: {f.error}" for f in plan.target.failed))
+        return 0.0 if changed else self._rest()
+
+    def _raise_alarm(self, alarm: str) -> None:
+        if alarm and alarm != self.alarm:
+            log.error("alarm", alarm=alarm)
+        elif self.alarm and not alarm:
+            log.info("alarm is over", alarm=self.alarm)
+        self.alarm = alarm
+
+    def observe(self) -> Snapshot:
+        """Clouds first, then Slurm, the store last: a claim written meanwhile must not look like an orphan."""
+        clouds = self._observer.clouds()
+        slurm = self._observer.slurm()
+        now = self._clock.now()
+        claims = self._store.claims()
+        self._observer.look_at_clouds(claims)
+        bound = {}
+        if not isinstance(slurm, Unavailable):
+            bound = {r.job_id: r.nodes for r in slurm.reservations if r.job_id}
+            for job_id in bound:
+                self._memory.bound_since.setdefault(job_id, now)
+        return Snapshot(
+            now=now,
+            cluster=self._cluster,
+            pools=self.rules.pools,
+            slurm=slurm,
+            clouds=clouds,
+            claims=claims,
+            pins=self._pins(now),
+            held_slots=frozenset(self._store.held_slots()),
+            breakers=tuple(self._store.breakers()),
+            launched=tuple(self._store.launched(now - HOUR_S)),
+            paused=self._store.paused(),
+            bound=bound,
+            progress=self._memory.progress(self._observer, now),
+        )
+
+    def _pins(self, now: float) -> tuple[Pin, ...]:
+        for pin in self._store.pins():
+            if pin.until is not None and pin.until <= now:
+                self._store.clear_pin(pin.pool, by="burstd", reason="its time is over")
+                log.info("pin has ended", pool=pin.pool, nodes=pin.nodes)
+        return tuple(self._store.pins())
+
+    def preview(self) -> tuple[Snapshot, Plan]:
+        """What the next loop would do; does nothing."""
+        snapshot = self.observe()
+        return snapshot, decide(snapshot, self.rules.policies, self.rules.tuning)
+
+    def _record(self, snapshot: Snapshot, plan: Plan) -> None:
+        self._store.record_remarks(plan.remarks, snapshot.now)
+
+    def _rest(self) -> float:
+        now = self._clock.now()
+        due = min(self._memory.due(now), self._observer.due(self._store.claims()), now + self._pace.tick_s)
+        return max(0.0, due - now)
+
+    def reload(self, rules: Rules) -> None:
+        """New pools, policies and times from the next loop on."""
+        self.rules = replace(rules)

@@ -1,0 +1,121 @@
+"""Ends machines, and removes what bears our tag and has no owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from burstd.daemon.memory import Memory
+from burstd.daemon.observer import Observer
+from burstd.daemon.workers import Workers
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.clock import Clock
+from burstd.model.errors import BurstdError
+from burstd.model.plan import RemoveOrphans, Terminate
+from burstd.model.provider import Provider
+from burstd.model.snapshot import CloudView, Unavailable
+from burstd.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+class Terminator:
+    """The only caller of ``terminate`` and ``remove``. Both are repeated until a listing shows that all is gone."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        providers: Mapping[str, Provider],
+        workers: Workers,
+        clock: Clock,
+        memory: Memory,
+        observer: Observer,
+    ) -> None:
+        self._store = store
+        self._providers = providers
+        self._workers = workers
+        self._clock = clock
+        self._memory = memory
+        self._observer = observer
+
+    def terminate(self, action: Terminate) -> int:
+        """Asks for the end of every instance that bears one of the claims' ids."""
+        by_provider: dict[str, list[Claim]] = {}
+        for claim_id in action.claims:
+            claim = self._store.claim(claim_id)
+            if claim is not None and claim.state is S.TERMINATING and claim.id not in self._memory.calling:
+                by_provider.setdefault(claim.offer.provider, []).append(claim)
+        for name, claims in by_provider.items():
+            wanted = {c.id for c in claims}
+            view = self._observer.clouds()[name]
+            ids = tuple(sorted(_instance_ids(view, wanted) | {c.instance_id for c in claims if c.instance_id}))
+            self._call(name, tuple(wanted), lambda p, i=ids: p.terminate(i), self._ended)  # type: ignore[misc]
+        return 0
+
+    def _ended(self, claims: Sequence[str]) -> None:
+        for claim_id in claims:
+            claim = self._store.claim(claim_id)
+            if claim is not None and claim.billed_from is not None and claim.billed_until is None:
+                self._store.touch(claim_id, billed_until=self._clock.now())
+
+    def remove(self, action: RemoveOrphans) -> int:
+        """Removes instances and leftovers; what a live claim has on record by now is left alone."""
+        live = {c.instance_id for c in self._store.claims() if c.state is not S.TERMINATING}
+        instances = tuple(i.id for i in action.instances if i.id not in live)
+        keys = [f"{action.provider}/{thing}" for thing in (*instances, *(left.id for left in action.leftovers))]
+        keys = [key for key in keys if key not in self._memory.calling and key not in self._memory.resting]
+        if not keys:
+            return 0
+        for instance in action.instances:
+            self._store.append(f"orphan:{instance.id}", f"removed: {action.reason}")
+            log.warning("orphan is removed", provider=action.provider, instance=instance.id, reason=action.reason)
+        for left in action.leftovers:
+            self._store.append(f"orphan:{left.id}", f"{left.kind} removed: {action.reason}")
+
+        def work(provider: Provider) -> None:
+            if instances:
+                provider.terminate(instances)
+            if action.leftovers:
+                provider.remove(action.leftovers)
+
+        self._call(action.provider, tuple(keys), work, lambda _: None)
+        return 0
+
+    def _call(
+        self,
+        name: str,
+        keys: Sequence[str],
+        work: Callable[[Provider], None],
+        then: Callable[[Sequence[str]], None],
+    ) -> None:
+        provider = self._providers[name]
+        self._memory.calling.update(keys)
+
+        def done(result: None | Exception) -> None:
+            self._memory.calling.difference_update(keys)
+            self._observer.list_soon(name)
+            now = self._clock.now()
+            if result is None:
+                for key in keys:
+                    self._memory.succeeded(key)
+                    # The listing needs a moment to show it.
+                    self._memory.rest(key, now, self._memory.pace.call_retry_s)
+                then(keys)
+                return
+            for key in keys:
+                self._memory.back_off(key, now, getattr(result, "retry_after_s", 0.0))
+            if isinstance(result, BurstdError):
+                log.warning("the cloud did not end it", provider=name, things=list(keys), error=str(result))
+            else:
+                log.error("provider broke while ending machines", provider=name, exc_info=result)
+
+        self._workers.submit(name, lambda: work(provider), done)
+
+
+def _instance_ids(view: CloudView, claims: set[str]) -> set[str]:
+    if isinstance(view.instances, Unavailable):
+        return set()
+    return {i.id for i in view.instances if i.claim_id in claims and not i.state.ended}

@@ -1,0 +1,80 @@
+"""Where calls to clouds and machines run, and how their results come back to the one thread that decides."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+import structlog
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class Workers(Protocol):
+    """Runs blocking work elsewhere. ``done`` runs later in the deciding thread, from ``drain``."""
+
+    def submit(self, lane: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """Runs ``work`` in the lane; ``done`` gets what it returned or raised."""
+        ...
+
+    def post(self, done: Callable[[], None]) -> None:
+        """Has ``done`` run in the deciding thread; called from any thread."""
+        ...
+
+    def drain(self) -> int:
+        """Runs what has come back so far, in the caller's thread; returns how much that was."""
+        ...
+
+
+class ThreadWorkers:
+    """A bounded pool of threads for each lane (a provider, its listings, the nodes): a slow cloud holds up itself."""
+
+    def __init__(self, wake: Callable[[], None], width: int) -> None:
+        self._wake = wake
+        self._width = width
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._closing = threading.Event()
+
+    def submit(self, lane: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """See Workers."""
+        pool = self._pools.get(lane)
+        if pool is None:
+            pool = self._pools[lane] = ThreadPoolExecutor(self._width, thread_name_prefix=lane)
+
+        def run() -> None:
+            try:
+                result: T | Exception = work()
+            except Exception as error:  # noqa: BLE001  it goes to ``done``, which must deal with it
+                result = error
+            self.post(lambda: done(result))
+
+        pool.submit(run)
+
+    def post(self, done: Callable[[], None]) -> None:
+        """See Workers."""
+        if not self._closing.is_set():
+            self._results.put(done)
+            self._wake()
+
+    def drain(self) -> int:
+        """See Workers."""
+        count = 0
+        while True:
+            try:
+                done = self._results.get_nowait()
+            except queue.Empty:
+                return count
+            done()
+            count += 1
+
+    def close(self) -> None:
+        """Takes no more work and drops what waits; what is under way is repeated after the next start."""
+        self._closing.set()
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
