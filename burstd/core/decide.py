@@ -44,6 +44,8 @@ def make_claims(view: View, target: Target) -> list[MakeClaim]:
             continue
         offer = want.offers[0]
         image = image_of(view.snapshot.pools[want.pool], offer)
-        for slot in want.slots:
-            made.append(MakeClaim(want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang))  # fmt: skip
+        made += [
+            MakeClaim(want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang)
+            for slot in want.slots
+        ]
     return made

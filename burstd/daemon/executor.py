@@ -248,7 +248,7 @@ class Executor:
         pool = self._pools()[claim.pool]
         self._memory.calling.add(claim.id)
 
-        def done(result: None | Exception) -> None:
+        def done(result: Exception | None) -> None:
             self._memory.calling.discard(claim.id)
             if isinstance(result, Exception):
                 self._node_failed(claim, result)

@@ -32,6 +32,8 @@ class Pace:
     """A loop at least this often."""
     poll_s: float = 2.0
     """The queue, where Slurm's state directory cannot be watched."""
+    slurm_fast_s: float = 0.4
+    """The queue and the nodes, while a node is about to register or a bound job to start."""
     cloud_poll_s: float = 15.0
     cloud_fast_s: float = 1.0
     """While something of the provider's is about to change."""

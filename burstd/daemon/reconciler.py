@@ -15,7 +15,7 @@ from burstd.daemon.memory import Memory
 from burstd.daemon.observer import Observer, Pace
 from burstd.daemon.terminator import Terminator
 from burstd.daemon.workers import Workers
-from burstd.model.claim import Claim
+from burstd.model.claim import Claim, ClaimState
 from burstd.model.clock import Clock
 from burstd.model.errors import SchedulerUnavailable
 from burstd.model.offer import Pool
@@ -82,6 +82,8 @@ class Reconciler:
         )  # fmt: skip
         self.latest: tuple[Snapshot, Plan] | None = None
         """Of the last whole loop."""
+        self.watching = False
+        """True while hints tell of changes in the queue, so that it need not be polled."""
         self.alarm: str = ""
         """What keeps the loop from doing its work; empty: nothing."""
 
@@ -108,7 +110,7 @@ class Reconciler:
             self._raise_alarm(f"the record cannot be written: {error}")
             return STORE_RETRY_S
         self._raise_alarm("; ".join(f"policy {f.name} failed: {f.error}" for f in plan.target.failed))
-        return 0.0 if changed else self._rest()
+        return 0.0 if changed else self._rest(snapshot)
 
     def _raise_alarm(self, alarm: str) -> None:
         if alarm and alarm != self.alarm:
@@ -160,9 +162,14 @@ class Reconciler:
     def _record(self, snapshot: Snapshot, plan: Plan) -> None:
         self._store.record_remarks(plan.remarks, snapshot.now)
 
-    def _rest(self) -> float:
+    def _rest(self, snapshot: Snapshot) -> float:
+        """Until the next thing that no hint tells of."""
         now = self._clock.now()
-        due = min(self._memory.due(now), self._observer.due(self._store.claims()), now + self._pace.tick_s)
+        # Nobody tells when a node registers or a bound job starts.
+        brisk = bool(snapshot.bound) or any(c.state in (ClaimState.PROVING, ClaimState.READY) for c in snapshot.claims)
+        slurm = self._pace.slurm_fast_s if brisk else self._pace.tick_s if self.watching else self._pace.poll_s
+        pins = min((pin.until for pin in snapshot.pins if pin.until is not None), default=float("inf"))
+        due = min(self._memory.due(now), self._observer.due(snapshot.claims), pins, now + slurm)
         return max(0.0, due - now)
 
     def reload(self, rules: Rules) -> None:

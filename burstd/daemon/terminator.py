@@ -94,7 +94,7 @@ class Terminator:
         provider = self._providers[name]
         self._memory.calling.update(keys)
 
-        def done(result: None | Exception) -> None:
+        def done(result: Exception | None) -> None:
             self._memory.calling.difference_update(keys)
             self._observer.list_soon(name)
             now = self._clock.now()
