@@ -1,0 +1,210 @@
+"""What comes next for a claim, by its state and what is seen of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from burstd.core.lifecycle import advance
+from burstd.core.tuning import Tuning
+from burstd.core.view import look
+from burstd.model.claim import Cause, Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.instance import Instance, InstanceState, Leftover
+from burstd.model.job import Job, JobState
+from burstd.model.node import Node, Reservation
+from burstd.model.offer import Offer, Pool
+from burstd.model.plan import Action, Move, Register
+from burstd.model.provider import Idempotency
+from burstd.model.shape import Shape
+from burstd.model.snapshot import CloudView, Progress, Sighting, SlurmView, Snapshot, Unavailable
+
+NOW = 10_000.0
+SHAPE = Shape(cpus=4, memory_mib=8000)
+OFFER = Offer("sky", "r", "z", "t", spot=False, shape=SHAPE, price=Decimal(1))
+POOL = Pool("gpu", ("cl1",), ("burst",), SHAPE)
+OFF = frozenset({"CLOUD", "POWERED_DOWN"})
+TUNING = Tuning(boot_timeout_s=600, prove_timeout_s=180, node_down_grace_s=60, launch_attempts=4, tidy_every_s=30)
+
+
+def claim(state: S, **fields: Any) -> Claim:
+    base = Claim(
+        id="c1", cluster="x", pool="gpu", slot="cl1", offer=OFFER, cause=Cause.DEMAND, state=state, created=NOW - 100,
+        since=NOW - 100, jobs=("7",), instance_id="i1", address="10.0.0.1", launch_called=NOW - 100, attempts=1,
+    )  # fmt: skip
+    return replace(base, **fields)
+
+
+def instance(state: InstanceState = InstanceState.RUNNING, **fields: Any) -> Instance:
+    return replace(Instance("i1", "sky", state, "c1", address="10.0.0.1"), **fields)
+
+
+def node(state: str = "IDLE", flags: frozenset[str] = frozenset({"CLOUD"}), **fields: Any) -> Node:
+    return replace(Node("cl1", state, flags, ("burst",), cpus=4, memory_mib=8000, address="10.0.0.1"), **fields)
+
+
+def seen(
+    c: Claim,
+    *,
+    instances: tuple[Instance, ...] | Unavailable = (),
+    leftovers: tuple[Leftover, ...] | Unavailable = (),
+    node: Node | None = None,
+    slurm_up: bool = True,
+    waits: bool = True,
+    gated: bool = True,
+    idempotency: Idempotency = Idempotency.TOKEN,
+    listed: float = NOW - 1,
+    paused: str = "",
+    **progress: Any,
+) -> list[Action]:
+    job = Job("7", "ada", JobState.PENDING if waits else JobState.RUNNING, ("burst",), NOW - 200)
+    gate = (Reservation("burstd", frozenset({"cl1"})),) if gated else ()
+    nodes = {"cl1": node or globals()["node"](flags=OFF)}
+    snapshot = Snapshot(
+        now=NOW,
+        cluster="x",
+        pools={"gpu": POOL},
+        slurm=SlurmView((job,), nodes, gate, read=NOW - 0.1) if slurm_up else Unavailable("down", 0),
+        clouds={"sky": CloudView((OFFER,), instances, leftovers, listed, idempotency, settle_s=5)},
+        claims=(c,),
+        paused=paused,
+        progress=Progress(**progress),
+    )
+    return advance(look(snapshot, "burstd"), TUNING)
+
+
+TWICE = {"c1": Sighting(2, NOW - 30)}
+ONCE = {"c1": Sighting(1, NOW - 3)}
+NONE: list[str] = []
+
+
+def told(actions: list[Action]) -> list[str]:
+    """Actions as short words: the kind, and for a move where to."""
+    return [f"{type(a).__name__}:{a.new.value}" if isinstance(a, Move) else type(a).__name__ for a in actions]
+
+
+@pytest.mark.parametrize(
+    ("case", "c", "world", "expected"),
+    [
+        ("planned is launched", claim(S.PLANNED), {}, ["Launch"]),
+        ("planned whose job is gone ends unlaunched", claim(S.PLANNED), {"waits": False}, ["Move:gone"]),
+        ("planned for Slurm itself is launched", claim(S.PLANNED, cause=Cause.SLURM, jobs=()), {}, ["Launch"]),
+        ("nothing is launched on hold", claim(S.PLANNED), {"paused": "hold"}, NONE),
+        ("a call under way is waited for", claim(S.LAUNCHING, instance_id=""), {"busy": frozenset({"c1"})}, NONE),
+        ("found by its tag", claim(S.LAUNCHING, instance_id=""), {"instances": (instance(),)}, ["Move:booting"]),
+        (
+            "found in error",
+            claim(S.LAUNCHING, instance_id=""),
+            {"instances": (instance(InstanceState.ERROR),)},
+            ["Move:failed"],
+        ),
+        ("a token makes a repeat safe at once", claim(S.LAUNCHING, instance_id=""), {}, ["Launch"]),
+        (
+            "without one the list must have had time",
+            claim(S.LAUNCHING, instance_id="", launch_called=NOW - 3),
+            {"idempotency": Idempotency.SETTLE},
+            NONE,
+        ),
+        (
+            "and must be readable",
+            claim(S.LAUNCHING, instance_id=""),
+            {"idempotency": Idempotency.SETTLE, "instances": Unavailable("down", 0)},
+            NONE,
+        ),
+        ("then it is asked again", claim(S.LAUNCHING), {"idempotency": Idempotency.SETTLE}, ["Launch"]),
+        ("not for ever", claim(S.LAUNCHING, attempts=4), {}, ["Move:failed"]),
+        ("booting waits for its address", claim(S.BOOTING, address=""), {"instances": (instance(address=""),)}, NONE),
+        ("booting learns its address", claim(S.BOOTING, address=""), {"instances": (instance(),)}, ["Learn"]),
+        ("a running one is proven", claim(S.BOOTING), {"instances": (instance(),)}, ["Prove"]),
+        ("a pending one is not", claim(S.BOOTING), {"instances": (instance(InstanceState.PENDING),)}, NONE),
+        ("one in error fails", claim(S.BOOTING), {"instances": (instance(InstanceState.ERROR),)}, ["Move:failed"]),
+        ("a hung boot fails", claim(S.BOOTING, since=NOW - 601), {"instances": (instance(),)}, ["Move:failed"]),
+        ("missing once is not gone", claim(S.BOOTING), {"absent": ONCE}, NONE),
+        ("missing twice is", claim(S.BOOTING), {"absent": TWICE}, ["Move:lost"]),
+        ("an unreadable cloud says nothing", claim(S.OPEN), {"instances": Unavailable("down", 0)}, NONE),
+        ("after a restart it is proven again", claim(S.PROVING), {"instances": (instance(),)}, ["Prove"]),
+        ("the proven one is announced", claim(S.PROVING), {"proved": frozenset({"c1"})}, ["Register"]),
+        (
+            "its address is set where Slurm has another",
+            claim(S.PROVING),
+            {"proved": frozenset({"c1"}), "node": node(flags=frozenset({"POWERING_UP"}), address="cl1")},
+            ["Register"],
+        ),
+        (
+            "slurmd starts once Slurm expects it",
+            claim(S.PROVING),
+            {"proved": frozenset({"c1"}), "node": node(flags=frozenset({"POWERING_UP"}))},
+            ["Start"],
+        ),
+        (
+            "not while the slot still goes down",
+            claim(S.PROVING),
+            {"proved": frozenset({"c1"}), "node": node(flags=frozenset({"POWERING_DOWN"}))},
+            NONE,
+        ),
+        (
+            "registered is ready",
+            claim(S.PROVING),
+            {"proved": frozenset({"c1"}), "started": frozenset({"c1"}), "node": node()},
+            ["Move:ready"],
+        ),
+        ("a proof has its time", claim(S.PROVING, since=NOW - 181), {"instances": (instance(),)}, ["Move:failed"]),
+        ("an open one whose machine is gone", claim(S.OPEN), {"absent": TWICE, "node": node()}, ["Move:lost"]),
+        ("an open one is left alone", claim(S.OPEN), {"instances": (instance(),), "node": node()}, NONE),
+        ("closed and idle goes", claim(S.CLOSING), {"node": node()}, ["PowerDown"]),
+        ("not before Slurm was read anew", claim(S.CLOSING, since=NOW), {"node": node()}, NONE),
+        ("not before the gate is down", claim(S.CLOSING), {"node": node(), "gated": False}, NONE),
+        ("a job got in: back to work", claim(S.CLOSING), {"node": node("MIXED", cpus_allocated=1)}, ["Move:ready"]),
+        (
+            "unless somebody drained it",
+            claim(S.CLOSING),
+            {"node": node("MIXED", frozenset({"DRAIN"}), cpus_allocated=1)},
+            NONE,
+        ),
+        ("lost under a job: Slurm is told first", claim(S.LOST), {"node": node("ALLOCATED")}, ["NodeDown"]),
+        ("then it is ended", claim(S.LOST), {"node": node("DOWN")}, ["PowerDown", "Move:terminating"]),
+        ("failed before Slurm knew", claim(S.FAILED), {}, ["Move:terminating"]),
+        ("nothing is told to a dead Slurm", claim(S.FAILED), {"slurm_up": False}, NONE),
+        ("terminated while it is listed", claim(S.TERMINATING), {"instances": (instance(),)}, ["Terminate"]),
+        ("gone when nothing is listed", claim(S.TERMINATING), {}, ["Move:gone"]),
+        (
+            "gone when listed as ended",
+            claim(S.TERMINATING),
+            {"instances": (instance(InstanceState.TERMINATED),)},
+            ["Move:gone"],
+        ),
+        ("not on a listing of before", claim(S.TERMINATING, since=NOW - 0.5), {}, NONE),
+        ("not while a launch may still show", claim(S.TERMINATING, launch_called=NOW - 4), {}, NONE),
+        ("not while leftovers are unknown", claim(S.TERMINATING), {"leftovers": Unavailable("down", 0)}, NONE),
+        (
+            "its leftovers go first",
+            claim(S.TERMINATING),
+            {"leftovers": (Leftover("volume", "v1", "sky", "c1"),)},
+            ["RemoveOrphans"],
+        ),
+        ("nor while Slurm expects it", claim(S.TERMINATING), {"node": node()}, ["PowerDown"]),
+        ("told once is enough for a while", claim(S.TERMINATING), {"node": node(), "tidied": {"cl1": NOW - 5}}, NONE),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_next_step(case: str, c: Claim, world: dict[str, Any], expected: list[str]) -> None:
+    assert told(seen(c, **world)) == expected
+
+
+def test_many_nodes_are_one_step() -> None:
+    slots = tuple(f"cl{i}" for i in range(50))
+    snapshot = Snapshot(
+        now=NOW,
+        cluster="x",
+        pools={"gpu": replace(POOL, slots=slots)},
+        slurm=SlurmView((), {s: node(flags=OFF, name=s, address=s) for s in slots}, (), NOW - 0.1),
+        clouds={"sky": CloudView((), tuple(instance(id=f"i{s}", claim_id=s) for s in slots), (), NOW - 1)},
+        claims=tuple(claim(S.PROVING, id=s, slot=s, address=f"a-{s}") for s in slots),
+        progress=Progress(proved=frozenset(slots)),
+    )
+    [register] = advance(look(snapshot, "burstd"), TUNING)
+    assert isinstance(register, Register)
+    assert len(register.addresses) == len(register.power_up) == 50
