@@ -1,0 +1,200 @@
+"""Which nodes are opened, bound to a job, or closed; which slots and machines are tidied up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from burstd.core.gate import hold_ready, move_gate
+from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
+from burstd.core.tuning import Tuning
+from burstd.core.view import look
+from burstd.model.claim import Cause, Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.instance import Instance, InstanceState, Leftover
+from burstd.model.job import Job, JobState
+from burstd.model.node import Node, Reservation
+from burstd.model.offer import Offer, Pool
+from burstd.model.plan import Bind, MakeClaim, Move, PowerDown, RemoveOrphans, SetGate, Unbind
+from burstd.model.policy import Release, Target
+from burstd.model.shape import Shape
+from burstd.model.snapshot import CloudView, Progress, Sighting, SlurmView, Snapshot
+
+NOW = 10_000.0
+SHAPE = Shape(4, 8000)
+OFFER = Offer("sky", "r", "z", "t", spot=False, shape=SHAPE, price=Decimal(1))
+SLOTS = ("cl1", "cl2", "cl3", "cl4")
+POOL = Pool("gpu", SLOTS, ("burst",), SHAPE)
+TUNING = Tuning(bind_depth=3, bind_timeout_s=60, gang_timeout_s=900, orphan_grace_s=120)
+
+
+def claim(slot: str, state: S, **fields: Any) -> Claim:
+    base = Claim(f"c-{slot}", "x", "gpu", slot, OFFER, Cause.DEMAND, state, NOW - 100, NOW - 10, jobs=("7",))
+    return replace(base, **fields)
+
+
+def job(job_id: str = "7", **fields: Any) -> Job:
+    return replace(Job(job_id, "ada", JobState.PENDING, ("burst",), NOW - 200, priority=100), **fields)
+
+
+def up(slot: str, **fields: Any) -> Node:
+    return replace(Node(slot, "IDLE", frozenset({"CLOUD"}), ("burst",), cpus=4, address=f"a-{slot}"), **fields)
+
+
+def off(slot: str) -> Node:
+    return Node(slot, "IDLE", frozenset({"CLOUD", "POWERED_DOWN"}), ("burst",), cpus=4, address=slot)
+
+
+def snap(*claims: Claim, jobs: tuple[Job, ...] = (job(),), gated: tuple[str, ...] = SLOTS, **fields: Any) -> Snapshot:
+    nodes = {s: off(s) for s in SLOTS} | {c.slot: up(c.slot) for c in claims if c.state in (S.READY, S.OPEN, S.CLOSING)}
+    nodes |= fields.pop("nodes", {})
+    gate = (Reservation("burstd", frozenset(gated)),)
+    base = Snapshot(NOW, "x", {"gpu": POOL}, SlurmView(jobs, nodes, gate, NOW - 0.1), {}, claims)
+    return replace(base, **fields)
+
+
+def moved(snapshot: Snapshot, target: Target | None = None) -> list[object]:
+    return list(move_gate(look(snapshot, "burstd"), target or Target(), TUNING))
+
+
+def test_the_gate_is_made_where_it_is_missing() -> None:
+    [step] = moved(snap(gated=()))
+    assert isinstance(step, SetGate)
+    assert step.nodes == set(SLOTS)
+
+
+def test_nothing_to_do_costs_no_call() -> None:
+    assert moved(snap(claim("cl1", S.OPEN), gated=SLOTS[1:])) == []
+
+
+def test_slots_that_slurm_does_not_know_are_not_named() -> None:
+    snapshot = snap()
+    slurm = snapshot.slurm
+    assert isinstance(slurm, SlurmView)
+    fewer = replace(slurm, nodes={s: n for s, n in slurm.nodes.items() if s != "cl4"}, reservations=())
+    [step] = moved(replace(snapshot, slurm=fewer))
+    assert isinstance(step, SetGate)
+    assert step.nodes == {"cl1", "cl2", "cl3"}
+
+
+def test_all_that_is_ready_opens_in_one_update() -> None:
+    [step] = moved(snap(claim("cl1", S.READY), claim("cl2", S.READY), claim("cl3", S.BOOTING)))
+    assert isinstance(step, SetGate)
+    assert step.nodes == {"cl3", "cl4"}
+    assert step.opens == ("c-cl1", "c-cl2")
+
+
+def test_a_job_deep_in_the_queue_gets_its_node_bound() -> None:
+    ahead = tuple(job(str(n), priority=200) for n in range(100, 105))
+    [step] = moved(snap(claim("cl1", S.READY), jobs=(*ahead, job())))
+    assert isinstance(step, Bind)
+    assert (step.job_id, step.user, step.nodes) == ("7", "ada", ("cl1",))
+
+
+def test_a_gang_waits_for_its_last_node_and_is_then_bound() -> None:
+    big = job(nodes=2)
+    first, second = claim("cl1", S.READY, gang="7"), claim("cl2", S.PROVING, gang="7")
+    assert moved(snap(first, second, jobs=(big,))) == []
+    [step] = moved(snap(first, replace(second, state=S.READY), jobs=(big,)))
+    assert isinstance(step, Bind)
+    assert step.nodes == ("cl1", "cl2")
+
+
+def test_a_gang_waits_for_the_replacement_of_a_failed_node() -> None:
+    first, failed = claim("cl1", S.READY, gang="7"), claim("cl2", S.TERMINATING, gang="7")
+    assert moved(snap(first, failed, jobs=(job(nodes=2),))) == []
+    patient = replace(first, since=NOW - 901)
+    [step] = moved(snap(patient, failed, jobs=(job(nodes=2),)))
+    assert isinstance(step, SetGate)
+    assert step.opens == ("c-cl1",)
+
+
+def test_a_gang_whose_job_is_gone_opens_for_all() -> None:
+    members = [claim(s, S.READY, gang="7") for s in ("cl1", "cl2")]
+    [step] = moved(snap(*members, jobs=()))
+    assert isinstance(step, SetGate)
+    assert step.opens == ("c-cl1", "c-cl2")
+
+
+def test_bound_nodes_stay_behind_the_gate_until_their_job_runs() -> None:
+    bound = {"7": frozenset({"cl1"})}
+    since = Progress(bound_since={"7": NOW - 1})
+    assert moved(snap(claim("cl1", S.OPEN), bound=bound, progress=since)) == []
+    gate, unbind = moved(snap(claim("cl1", S.OPEN), bound=bound, jobs=(job(state=JobState.RUNNING),), progress=since))
+    assert isinstance(gate, SetGate)
+    assert gate.nodes == {"cl2", "cl3", "cl4"}
+    assert isinstance(unbind, Unbind)
+
+
+def test_a_binding_that_does_not_take_ends() -> None:
+    late = Progress(bound_since={"7": NOW - 61})
+    steps = moved(snap(claim("cl1", S.OPEN), bound={"7": frozenset({"cl1"})}, progress=late))
+    assert [type(s) for s in steps] == [SetGate, Unbind]
+
+
+def test_released_nodes_close_but_not_on_hold() -> None:
+    release = Target(releases=(Release("c-cl1", "gpu", "idle for 300 s"),))
+    [step] = moved(snap(claim("cl1", S.OPEN), gated=SLOTS[1:]), release)
+    assert isinstance(step, SetGate)
+    assert step.closes == ("c-cl1",)
+    assert step.nodes == set(SLOTS)
+    assert moved(snap(claim("cl1", S.OPEN), gated=SLOTS[1:], paused="maintenance"), release) == []
+
+
+def test_a_held_or_dead_node_closes() -> None:
+    held = snap(claim("cl1", S.OPEN), gated=SLOTS[1:], held_slots=frozenset({"cl1"}))
+    dead = snap(claim("cl1", S.OPEN), gated=SLOTS[1:], nodes={"cl1": up("cl1", state="DOWN")})
+    for snapshot in (held, dead):
+        [step] = moved(snapshot)
+        assert isinstance(step, SetGate)
+        assert step.closes == ("c-cl1",)
+
+
+def test_a_ready_node_that_is_held_never_opens() -> None:
+    snapshot = snap(claim("cl1", S.READY), held_slots=frozenset({"cl1"}))
+    assert moved(snapshot) == []
+    [step] = hold_ready(look(snapshot, "burstd"), Target())
+    assert isinstance(step, Move)
+    assert step.new is S.CLOSING
+
+
+def test_slurm_waking_a_slot_by_itself_is_served() -> None:
+    waking = replace(off("cl2"), flags=frozenset({"CLOUD", "POWERING_UP"}))
+    view = look(snap(nodes={"cl2": waking}), "burstd")
+    [step] = serve_slurm(view, Target(offers={"gpu": (OFFER,)}))
+    assert isinstance(step, MakeClaim)
+    assert (step.slot, step.cause) == ("cl2", Cause.SLURM)
+    assert reset_slots(view, TUNING) == []
+
+
+def test_a_slot_that_is_up_or_down_without_a_machine_is_reset_unless_a_job_is_on_it() -> None:
+    nodes = {"cl1": up("cl1"), "cl2": up("cl2", state="DOWN"), "cl3": up("cl3", cpus_allocated=2)}
+    [step] = reset_slots(look(snap(nodes=nodes), "burstd"), TUNING)
+    assert isinstance(step, PowerDown)
+    assert step.nodes == ("cl1", "cl2")
+    assert step.force
+
+
+def stray(instances: tuple[Instance, ...], seen: Sighting, **fields: Any) -> list[object]:
+    keys = {f"sky/{i.id}": seen for i in instances} | {"sky/v1": seen}
+    cloud = CloudView((), instances, (Leftover("volume", "v1", "sky", "old"),), NOW - 1)
+    snapshot = snap(clouds={"sky": cloud}, progress=Progress(strays=keys), **fields)
+    return list(remove_orphans(snapshot, look(snapshot, "burstd"), TUNING))
+
+
+def test_orphans_go_after_two_sightings_and_the_grace_period() -> None:
+    lone = Instance("i9", "sky", InstanceState.RUNNING, "old", address="a-cl3")
+    assert stray((lone,), Sighting(1, NOW - 500)) == []
+    assert stray((lone,), Sighting(9, NOW - 60)) == []
+    [step] = stray((lone,), Sighting(2, NOW - 121))
+    assert isinstance(step, RemoveOrphans)
+    assert (step.instances, [left.id for left in step.leftovers]) == ((lone,), ["v1"])
+
+
+def test_an_orphan_on_which_a_job_runs_is_left_alone() -> None:
+    lone = Instance("i9", "sky", InstanceState.RUNNING, "old", address="a-cl3")
+    working = {"cl3": up("cl3", state="ALLOCATED", cpus_allocated=4)}
+    [step] = stray((lone,), Sighting(2, NOW - 121), nodes=working)
+    assert isinstance(step, RemoveOrphans)
+    assert step.instances == ()
