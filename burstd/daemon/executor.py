@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from burstd.core.offers import breaks, next_breaker
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
 from burstd.daemon.terminator import Terminator
+from burstd.daemon.trust import Trust
 from burstd.daemon.workers import Workers
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.claim import ClaimState as S
@@ -59,6 +59,7 @@ class Executor:
         workers: Workers,
         clock: Clock,
         memory: Memory,
+        trust: Trust,
         launcher: Launcher,
         terminator: Terminator,
         pools: Callable[[], Mapping[str, Pool]],
@@ -70,6 +71,7 @@ class Executor:
         self._workers = workers
         self._clock = clock
         self._memory = memory
+        self._trust = trust
         self._launcher = launcher
         self._terminator = terminator
         self._pools = pools
@@ -173,24 +175,12 @@ class Executor:
             fields["billed_until"] = now
         self._store.move(claim.id, action.old, action.new, action.reason, **fields)
         if action.new is S.FAILED:
-            self.broke(claim, action.error, action.reason)
+            self._trust.broke(claim.offer, action.error, action.reason)
         if action.new is S.READY:
-            self.worked(claim)
+            self._trust.worked(claim.offer, ready=True)
         if action.new not in (S.PROVING, S.BOOTING):
             self._memory.forget_proof(claim.id)
         return 1
-
-    def broke(self, claim: Claim, cause: str, error: str) -> None:
-        """Keeps an offer that failed from being tried again at once."""
-        now = self._clock.now()
-        breaker = next_breaker(self._store.breakers(), claim.offer, cause, now, error)
-        self._store.save_breaker(breaker)
-
-    def worked(self, claim: Claim) -> None:
-        """An offer that brought a node is trusted again."""
-        for breaker in self._store.breakers():
-            if breaks(breaker, claim.offer):
-                self._store.clear_breaker(breaker.key, breaker.cause)
 
     def _prove(self, action: Prove) -> int:
         claim = self._store.claim(action.claim_id)
@@ -239,7 +229,7 @@ class Executor:
         if now is not None and now.state in (S.BOOTING, S.PROVING):
             self._store.move(claim.id, now.state, S.FAILED, str(error), error=cause)
             self._memory.forget_proof(claim.id)
-            self.broke(claim, cause, str(error))
+            self._trust.broke(claim.offer, cause, str(error))
 
     def _start(self, action: Start) -> int:
         claim = self._store.claim(action.claim_id)

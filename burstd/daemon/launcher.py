@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import structlog
 
 from burstd.daemon.memory import Memory
+from burstd.daemon.trust import Trust
 from burstd.daemon.workers import Workers
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
@@ -36,7 +37,7 @@ class Launcher:
         user_data: Callable[[Pool, str], str],
         pools: Callable[[], Mapping[str, Pool]],
         new_id: Callable[[], str],
-        broke: Callable[[Claim, str, str], None],
+        trust: Trust,
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -47,7 +48,7 @@ class Launcher:
         self._user_data = user_data
         self._pools = pools
         self._new_id = new_id
-        self._broke = broke
+        self._trust = trust
 
     def make(self, actions: Iterable[MakeClaim]) -> None:
         """Writes the claims down in one transaction, then launches them."""
@@ -126,10 +127,11 @@ class Launcher:
                 claim.id, S.LAUNCHING, S.BOOTING, reason,
                 instance_id=result.id, address=result.address, billed_from=now,
             )  # fmt: skip
+            self._trust.worked(claim.offer, ready=False)
         elif isinstance(result, OutcomeUnknown | RateLimited):
             self._memory.back_off(claim.id, now, result.retry_after_s)
             self._store.append(f"claim:{claim.id}", f"launch without a clear answer: {result}")
         else:
             self._memory.succeeded(claim.id)
             self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(result), error=result.cause)
-            self._broke(claim, result.cause, str(result))
+            self._trust.broke(claim.offer, result.cause, str(result), result.retry_after_s)

@@ -14,8 +14,9 @@ from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
 from burstd.daemon.observer import Observer, Pace
 from burstd.daemon.terminator import Terminator
+from burstd.daemon.trust import Trust
 from burstd.daemon.workers import Workers
-from burstd.model.claim import Claim, ClaimState
+from burstd.model.claim import ClaimState
 from burstd.model.clock import Clock
 from burstd.model.errors import SchedulerUnavailable
 from burstd.model.offer import Pool
@@ -68,17 +69,18 @@ class Reconciler:
         self._clock = clock
         self._memory = Memory(pace)
         self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims)
+        trust = Trust(store, clock)
         terminator = Terminator(
             store=store, providers=providers, workers=workers, clock=clock,
             memory=self._memory, observer=self._observer,
         )  # fmt: skip
         launcher = Launcher(
             cluster=cluster, store=store, providers=providers, workers=workers, clock=clock, memory=self._memory,
-            user_data=user_data, pools=self._pools, new_id=new_id, broke=self._broke,
+            user_data=user_data, pools=self._pools, new_id=new_id, trust=trust,
         )  # fmt: skip
         self._executor = Executor(
             store=store, scheduler=scheduler, providers=providers, prover=prover, workers=workers, clock=clock,
-            memory=self._memory, launcher=launcher, terminator=terminator, pools=self._pools,
+            memory=self._memory, trust=trust, launcher=launcher, terminator=terminator, pools=self._pools,
         )  # fmt: skip
         self.latest: tuple[Snapshot, Plan] | None = None
         """Of the last whole loop."""
@@ -89,9 +91,6 @@ class Reconciler:
 
     def _pools(self) -> Mapping[str, Pool]:
         return self.rules.pools
-
-    def _broke(self, claim: Claim, cause: str, error: str) -> None:
-        self._executor.broke(claim, cause, error)
 
     def step(self) -> float:
         """One loop. Returns seconds until the next is due if nothing wakes it before; 0: at once."""
