@@ -1,0 +1,214 @@
+"""Slurm's feature expressions (``sbatch --constraint``).
+
+A constraint becomes alternatives, of which one must hold (``[rack1|rack2]``: all nodes of one rack). An alternative is
+a list of groups: so many nodes that have certain features, count 0 meaning every node (``[a*2&b*1]``, ``gpu*4``).
+``&`` and ``|`` bind equally and are read from left to right, as slurmctld does; parentheses group.
+What is not understood holds for no node, and ``problem`` says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z0-9_.:=/%+#@-]+)|(?P<sign>[&|*()\[\]]))")
+_MOST_ALTERNATIVES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature."""
+
+    name: str
+
+    def holds(self, features: AbstractSet[str]) -> bool:
+        """True where a node with these features has it."""
+        return self.name in features
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """All of them; of none: true."""
+
+    of: tuple[Expression, ...] = ()
+
+    def holds(self, features: AbstractSet[str]) -> bool:
+        """True where a node with these features meets all."""
+        return all(e.holds(features) for e in self.of)
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """At least one of them."""
+
+    of: tuple[Expression, ...]
+
+    def holds(self, features: AbstractSet[str]) -> bool:
+        """True where a node with these features meets one."""
+        return any(e.holds(features) for e in self.of)
+
+
+Expression = Feature | Every | Some
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``count`` nodes for which ``wanted`` holds; 0: every node."""
+
+    count: int
+    wanted: Expression
+
+
+Alternative = tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A parsed expression."""
+
+    text: str = ""
+    alternatives: tuple[Alternative, ...] = ((),)
+    problem: str = ""
+    """Why it cannot be understood; then no node meets it."""
+    fewest_nodes: int = field(default=1)
+    """Fewest nodes that can meet it: the counts of its smallest alternative."""
+
+    def of_one_node(self, features: AbstractSet[str]) -> bool:
+        """True where a node with these features alone meets it."""
+        return self.fewest_nodes == 1 and any(
+            sum(g.count for g in alternative) <= 1 and all(g.wanted.holds(features) for g in alternative)
+            for alternative in self.alternatives
+        )
+
+    def may_use(self, features: AbstractSet[str]) -> bool:
+        """True where a node with these features can be one of the nodes that meet it together."""
+        return any(any(e.holds(features) for _, e in split(a, self.fewest_nodes)) for a in self.alternatives)
+
+
+def split(alternative: Alternative, nodes: int) -> list[tuple[int, Expression]]:
+    """The alternative as exact numbers of nodes that make up ``nodes``, or its own counts where these are more."""
+    every = tuple(g.wanted for g in alternative if g.count == 0)
+    parts: list[tuple[int, Expression]] = [
+        (g.count, Every((g.wanted, *every)) if every else g.wanted) for g in alternative if g.count
+    ]
+    rest = nodes - sum(count for count, _ in parts)
+    if rest > 0 or not parts:
+        parts.append((max(rest, 1), every[0] if len(every) == 1 else Every(every)))
+    return parts
+
+
+class _Unclear(ValueError):
+    """The expression is not one that Slurm documents."""
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Constraint:
+    """Parses an expression; empty: every node will do."""
+    if not text.strip():
+        return Constraint()
+    try:
+        alternatives = _Parser(_tokens(text)).whole()
+    except _Unclear as unclear:
+        return Constraint(text, (), f"the constraint {text!r} is not understood: {unclear}")
+    fewest = min(sum(g.count for g in a) for a in alternatives)
+    return Constraint(text, alternatives, "", max(1, fewest))
+
+
+def _tokens(text: str) -> list[str]:
+    tokens: list[str] = []
+    at = 0
+    text = text.rstrip()
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise _Unclear(f"unexpected {text[at:].strip()[:1]!r}")
+        tokens.append(found["name"] or found["sign"])
+        at = found.end()
+    return tokens
+
+
+class _Parser:
+    """Recursive descent; each rule gives alternatives."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def whole(self) -> tuple[Alternative, ...]:
+        found = self._chain(matching=False)
+        if self._at < len(self._tokens):
+            raise _Unclear(f"unexpected {self._tokens[self._at]!r}")
+        return found
+
+    def _peek(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+
+    def _next(self) -> str:
+        token = self._peek()
+        if not token:
+            raise _Unclear("it ends too early")
+        self._at += 1
+        return token
+
+    def _chain(self, *, matching: bool) -> tuple[Alternative, ...]:
+        left = self._term()
+        while self._peek() in ("&", "|"):
+            sign = self._next()
+            right = self._term()
+            if sign == "&":
+                left = tuple(_both(a, b) for a in left for b in right)
+            elif matching:
+                left += right
+            else:
+                left = _either(left, right)
+            if len(left) > _MOST_ALTERNATIVES:
+                raise _Unclear("it has too many alternatives")
+        return left
+
+    def _term(self) -> tuple[Alternative, ...]:
+        token = self._next()
+        if token == "(":
+            inner = self._chain(matching=False)
+            self._expect(")")
+        elif token == "[":
+            inner = self._chain(matching=True)
+            self._expect("]")
+        elif token in "&|*)]":
+            raise _Unclear(f"unexpected {token!r}")
+        else:
+            inner = ((Group(0, Feature(token)),),)
+        if self._peek() != "*":
+            return inner
+        self._next()
+        count = self._next()
+        if not count.isdigit() or int(count) < 1:
+            raise _Unclear(f"{count!r} is not a number of nodes")
+        if any(g.count for a in inner for g in a):
+            raise _Unclear("a count of counts")
+        return tuple((Group(int(count), _merged(a)),) for a in inner)
+
+    def _expect(self, token: str) -> None:
+        got = self._next()
+        if got != token:
+            raise _Unclear(f"{token!r} expected, not {got!r}")
+
+
+def _merged(alternative: Alternative) -> Expression:
+    return alternative[0].wanted if len(alternative) == 1 else Every(tuple(g.wanted for g in alternative))
+
+
+def _both(a: Alternative, b: Alternative) -> Alternative:
+    """Groups that bear on every node become one."""
+    groups = a + b
+    every = tuple(g for g in groups if g.count == 0)
+    counted = tuple(g for g in groups if g.count)
+    return (*counted, Group(0, _merged(every))) if every else counted
+
+
+def _either(left: tuple[Alternative, ...], right: tuple[Alternative, ...]) -> tuple[Alternative, ...]:
+    """Each node may take either side, where neither side counts nodes."""
+    if all(len(a) == 1 and a[0].count == 0 for a in left + right) and len(left) == len(right) == 1:
+        return ((Group(0, Some((left[0][0].wanted, right[0][0].wanted))),),)
+    return left + right

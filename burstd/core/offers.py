@@ -1,0 +1,188 @@
+"""Which offers may fill a pool now, in which order, and what keeps one that failed from being tried again at once.
+
+Order: price of an hour (as a number: the offers of a pool are expected in one currency), then on-demand before spot,
+then the order of the pool's rules, then the offer's name, so that the order is always the same.
+
+A breaker names what failed, not the claim that met it: a zone without capacity is closed for the type and market
+that lacked it, a wrong image for the type, bad credentials for the whole provider. It opens by itself at ``until``;
+another failure of the same kind doubles the wait, a success (``mended_by``) ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from burstd.model.offer import Offer, Pool
+from burstd.model.shape import Gres
+from burstd.model.snapshot import Breaker, Snapshot, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An offer, or what stands for the offers of a provider that could not be read, and whether it may be used."""
+
+    subject: str
+    """The offer's id, or the provider's name."""
+    offer: Offer | None
+    refused: str
+    """Why not; empty: it may be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Backoff:
+    scope: tuple[bool, bool, bool, bool]
+    """Whether the breaker names region, zone, type and market; the provider it always names."""
+    first_s: float
+    most_s: float
+
+
+_PROVIDER = (False, False, False, False)
+_TYPE = (False, False, True, False)
+_PLACE_AND_TYPE = (True, True, True, False)
+_WHOLE = (True, True, True, True)
+
+BACKOFF: dict[str, _Backoff] = {
+    "capacity": _Backoff(_WHOLE, 60, 3600),
+    "quota": _Backoff(_PROVIDER, 60, 3600),
+    "rate": _Backoff(_PROVIDER, 15, 600),
+    "auth": _Backoff(_PROVIDER, 60, 1800),
+    "unavailable": _Backoff(_PROVIDER, 30, 600),
+    "request": _Backoff(_TYPE, 300, 4 * 3600),
+    "image": _Backoff(_TYPE, 300, 4 * 3600),
+}
+"""By the cause of an error (ProviderError.cause, Claim.error)."""
+_BOOT = _Backoff(_PLACE_AND_TYPE, 120, 3600)
+"""Every other cause (boot, boot_timeout, proof, node_down ...): this place does not bring up this type."""
+BY_LAUNCH = frozenset({"capacity", "quota", "rate", "auth", "unavailable", "request", "image", "notfound", "unknown"})
+"""Causes that a launch which was carried out disproves; the others are disproved by a node that is ready."""
+
+
+def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
+    """Every offer of the providers that the pool's rules name: the usable ones first, best first, then the others."""
+    usable: list[tuple[tuple[Decimal, bool, int, str], Judged]] = []
+    refused: list[Judged] = []
+    for provider in dict.fromkeys(rule.provider for rule in pool.rules):
+        cloud = snapshot.clouds.get(provider)
+        if cloud is None:
+            refused.append(Judged(provider, None, "the provider has not been read yet"))
+        elif isinstance(cloud.offers, Unavailable):
+            refused.append(Judged(provider, None, f"its offers could not be read: {cloud.offers.error}"))
+        else:
+            for offer in cloud.offers:
+                why = _refusal(pool, offer, snapshot)
+                if why:
+                    refused.append(Judged(offer.id, offer, why))
+                else:
+                    usable.append((_order(pool, offer), Judged(offer.id, offer, "")))
+    usable.sort(key=lambda u: u[0])
+    return (*(judged for _, judged in usable), *sorted(refused, key=lambda j: j.subject))
+
+
+def usable_offers(snapshot: Snapshot, pool: Pool) -> tuple[Offer, ...]:
+    """The offers that may fill the pool now, best first."""
+    return tuple(j.offer for j in candidates(snapshot, pool) if j.offer is not None and not j.refused)
+
+
+def why_none(judged: Iterable[Judged], most: int = 3) -> str:
+    """Why no offer is left, in a sentence. Offers that the rules leave out say nothing here."""
+    told = [f"{j.subject}: {j.refused}" for j in judged if j.refused and j.refused != _BY_RULE]
+    if not told:
+        return "no provider has an offer that the pool's rules allow"
+    more = f" and {len(told) - most} more" if len(told) > most else ""
+    return "; ".join(told[:most]) + more
+
+
+def image_of(pool: Pool, offer: Offer) -> str:
+    """The image that the pool names for the offer: that of the first rule that allows it; empty: the provider's."""
+    return next((rule.image for rule in pool.rules if rule.allows(offer)), "")
+
+
+def breaker_key(offer: Offer, cause: str) -> str:
+    """The key under which a failure of this cause is kept: the offer's id with ``*`` where the cause says nothing."""
+    names = BACKOFF.get(cause, _BOOT).scope
+    parts = _parts(offer)
+    return "/".join([parts[0], *(part if named else "*" for part, named in zip(parts[1:], names, strict=True))])
+
+
+def next_breaker(
+    breaker: Breaker | None, offer: Offer, cause: str, now: float, error: str = "", retry_after_s: float = 0.0
+) -> Breaker:
+    """The breaker after one more failure. ``breaker`` is the one of the same key and cause, if there is one.
+
+    Failures while it is still closed (launches that were under way together) do not double the wait. One whose
+    last failure is long past (the longest wait after its end) starts anew.
+    """
+    backoff = BACKOFF.get(cause, _BOOT)
+    failures = breaker.failures if breaker is not None and now < breaker.until + backoff.most_s else 0
+    if breaker is None or now >= breaker.until:
+        failures += 1
+    wait = max(min(backoff.first_s * 2.0 ** (failures - 1), backoff.most_s), retry_after_s)
+    until = max(now + wait, breaker.until) if breaker is not None and now < breaker.until else now + wait
+    return Breaker(breaker_key(offer, cause), cause, failures, until, error)
+
+
+def mended_by(breakers: Iterable[Breaker], offer: Offer, *, ready: bool) -> tuple[Breaker, ...]:
+    """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and proving a node."""
+    return tuple(b for b in breakers if _covers(b.key, offer) and ready == (b.cause not in BY_LAUNCH))
+
+
+def free_slots_reason(snapshot: Snapshot, pool: Pool) -> str:
+    """Who has the slots of a pool, for a person: ``8 in use or on their way, 1 drained or held``."""
+    slots = set(pool.slots)
+    taken = sum(1 for claim in snapshot.claims if claim.slot in slots)
+    free = len(snapshot.free_slots(pool))
+    rest = len(pool.slots) - taken - free
+    return f"{taken} in use, on their way or leaving" + (f", {rest} drained, held or not powered down" if rest else "")
+
+
+_BY_RULE = "the pool's rules leave it out"
+
+
+def _refusal(pool: Pool, offer: Offer, snapshot: Snapshot) -> str:
+    if not any(rule.allows(offer) for rule in pool.rules):
+        return _BY_RULE
+    lacking = _too_small(pool, offer)
+    if lacking:
+        return f"smaller than the pool's slots: {lacking}"
+    closed = [b for b in snapshot.breakers if b.until > snapshot.now and _covers(b.key, offer)]
+    if closed:
+        last = max(closed, key=lambda b: b.until)
+        error = f": {last.error}" if last.error else ""
+        return f"failed {last.failures} time(s) ({last.cause}{error}), tried again in {last.until - snapshot.now:.0f} s"
+    return ""
+
+
+def _too_small(pool: Pool, offer: Offer) -> str:
+    slot, shape = pool.shape, offer.shape
+    if shape.cpus < slot.cpus:
+        return f"{shape.cpus} CPUs of {slot.cpus}"
+    if shape.memory_mib < slot.memory_mib:
+        return f"{shape.memory_mib} MiB of {slot.memory_mib}"
+    for gres in slot.gres:
+        there = _count(shape.gres, gres)
+        if there < gres.count:
+            return f"{there} {gres.name}:{gres.type} of {gres.count}" if gres.type else f"{there} of {gres}"
+    return ""
+
+
+def _count(there: tuple[Gres, ...], wanted: Gres) -> int:
+    return sum(g.count for g in there if g.name == wanted.name and (not wanted.type or g.type == wanted.type))
+
+
+def _order(pool: Pool, offer: Offer) -> tuple[Decimal, bool, int, str]:
+    rule = next(index for index, rule in enumerate(pool.rules) if rule.allows(offer))
+    return offer.price, offer.spot, rule, offer.id
+
+
+def _parts(offer: Offer) -> list[str]:
+    """A name with a slash in it must not shift the fields of a key."""
+    market = "spot" if offer.spot else "on-demand"
+    fields = (offer.provider, offer.region, offer.zone, offer.instance_type, market)
+    return [field.replace("/", "%2F") for field in fields]
+
+
+def _covers(key: str, offer: Offer) -> bool:
+    wanted = key.split("/")
+    return len(wanted) == 5 and all(k in ("*", part) for k, part in zip(wanted, _parts(offer), strict=True))
