@@ -1,0 +1,56 @@
+"""The log's entries, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from burstd.model.claim import Claim, ClaimState
+from burstd.store.codec import claim_from_plain, from_plain
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the log. ``time`` in burstd's own seconds since 1970."""
+
+    seq: int
+    time: float
+    subject: str
+    """``claim:ID``, ``job:ID``, ``pool:NAME``, ``slot:NODE``, ``breaker:KEY``, ``meta:KEY``, ``daemon`` ..."""
+    old: str
+    new: str
+    reason: str
+    cause: str
+    """Who or what brought it about: ``burstd``, ``slurm``, ``demand``, a policy's name, ``user:alice`` ..."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def claim_subject(claim_id: str) -> str:
+    """The subject under which a claim's events are logged."""
+    return f"claim:{claim_id}"
+
+
+def replay(events: Iterable[Event]) -> dict[str, Claim]:
+    """The claims that follow from the log, by id; events of other subjects are passed over.
+
+    The first event of a claim holds all of it (``data["claim"]``), a later one the fields that changed. Raises
+    ValueError where the log has a hole: a claim without its first event, or a move from a state it was not in.
+    """
+    claims: dict[str, Claim] = {}
+    for event in sorted(events, key=lambda e: e.seq):
+        kind, _, claim_id = event.subject.partition(":")
+        if kind != "claim":
+            continue
+        if "claim" in event.data:
+            claims[claim_id] = claim_from_plain(event.data["claim"])
+            continue
+        claim = claims.get(claim_id)
+        if claim is None or claim.state != event.old:
+            was = "unknown" if claim is None else claim.state
+            raise ValueError(f"event {event.seq} takes claim {claim_id} out of {event.old}, but it is {was} by then.")
+        changes = {name: from_plain(name, plain) for name, plain in event.data.get("set", {}).items()}
+        if event.old != event.new:
+            changes |= {"state": ClaimState(event.new), "since": event.time, "reason": event.reason}
+        claims[claim_id] = replace(claim, **changes)
+    return claims

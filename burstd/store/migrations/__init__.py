@@ -1,0 +1,1 @@
+"""Alembic's scripts. Part of the package, so that the wheel has them."""

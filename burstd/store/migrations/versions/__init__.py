@@ -1,0 +1,1 @@
+"""One file for each change of the schema; never altered once released."""

@@ -1,0 +1,197 @@
+"""The tables. Rows never leave this room: a table model does not validate. Every change here needs a migration.
+
+Times are burstd's own seconds since 1970. Money and everything with an inner structure is text (decimals as digits,
+the rest as JSON), never a float.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sqlalchemy import Column, Float, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy.dialects import postgresql
+from sqlmodel import Field, SQLModel
+
+
+class Row(SQLModel):
+    """Base of all rows; holds the tables of this room apart from any other user of SQLModel."""
+
+    metadata: ClassVar[MetaData] = MetaData(
+        naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
+    )
+
+
+# Compared by bytes, as SQLite does: under a language's rules a prefix is no range.
+BYTEWISE = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+
+
+def _text(*, key: bool = False, index: bool = False) -> Column[str]:
+    return Column(BYTEWISE, primary_key=key, nullable=False, index=index)
+
+
+def _time(*, index: bool = False) -> Column[float]:
+    return Column(Float, nullable=False, index=index)
+
+
+class ClaimRow(Row, table=True):
+    """One claim; the columns are named as the fields of ``Claim``."""
+
+    __tablename__ = "claim"
+    __table_args__ = (
+        # One machine for one slot at any time, whatever a caller does.
+        Index(
+            "claim_live_slot",
+            "slot",
+            unique=True,
+            sqlite_where=text("state <> 'gone'"),
+            postgresql_where=text("state <> 'gone'"),
+        ),
+        Index("claim_live", "state", sqlite_where=text("state <> 'gone'"), postgresql_where=text("state <> 'gone'")),
+        Index("claim_pool_created", "pool", "created"),
+    )
+
+    id: str = Field(sa_column=_text(key=True))
+    cluster: str = Field(sa_column=_text())
+    pool: str = Field(sa_column=_text())
+    slot: str = Field(sa_column=_text())
+    provider: str = Field(sa_column=_text())
+    offer: str = Field(sa_column=_text())
+    cause: str = Field(sa_column=_text())
+    state: str = Field(sa_column=_text())
+    created: float = Field(sa_column=_time(index=True))
+    since: float = Field(sa_column=_time())
+    reason: str = Field(sa_column=_text())
+    jobs: str = Field(sa_column=_text())
+    users: str = Field(sa_column=_text())
+    gang: str = Field(sa_column=_text())
+    image: str = Field(sa_column=_text())
+    instance_id: str = Field(sa_column=_text())
+    address: str = Field(sa_column=_text())
+    launch_called: float | None = Field(sa_column=Column(Float, index=True))
+    billed_from: float | None = Field(sa_column=Column(Float))
+    billed_until: float | None = Field(sa_column=Column(Float, index=True))
+    opened: float | None = Field(sa_column=Column(Float))
+    attempts: int = Field(sa_column=Column(Integer, nullable=False))
+    error: str = Field(sa_column=_text())
+
+
+class ClaimJobRow(Row, table=True):
+    """Which jobs a claim was made for: an index over ``ClaimRow.jobs``."""
+
+    __tablename__ = "claim_job"
+    job: str = Field(sa_column=_text(key=True))
+    claim_id: str = Field(sa_column=_text(key=True, index=True))
+
+
+class ClaimUserRow(Row, table=True):
+    """Which users a claim was made for: an index over ``ClaimRow.users``."""
+
+    __tablename__ = "claim_user"
+    user: str = Field(sa_column=_text(key=True))
+    claim_id: str = Field(sa_column=_text(key=True, index=True))
+
+
+class RequestRow(Row, table=True):
+    """The request that a claim's cloud was, or is about to be, asked; user data by digest."""
+
+    __tablename__ = "launch_request"
+    claim_id: str = Field(sa_column=_text(key=True))
+    body: str = Field(sa_column=_text())
+    user_data: str = Field(sa_column=_text(index=True))
+    recorded: float = Field(sa_column=_time())
+
+
+class UserDataRow(Row, table=True):
+    """User data is the same for every claim of a pool and provider, so it is kept once."""
+
+    __tablename__ = "user_data"
+    digest: str = Field(sa_column=_text(key=True))
+    body: str = Field(sa_column=_text())
+
+
+class EventRow(Row, table=True):
+    """The log. ``seq`` is never given twice, also not after a purge."""
+
+    __tablename__ = "event"
+    __table_args__ = (Index("event_subject_seq", "subject", "seq"), {"sqlite_autoincrement": True})
+
+    seq: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=True))
+    time: float = Field(sa_column=_time(index=True))
+    subject: str = Field(sa_column=_text())
+    old: str = Field(sa_column=_text())
+    new: str = Field(sa_column=_text())
+    reason: str = Field(sa_column=_text())
+    cause: str = Field(sa_column=_text())
+    data: str = Field(sa_column=_text())
+
+
+class RemarkRow(Row, table=True):
+    """The latest remarks about a subject, in the order in which they were made."""
+
+    __tablename__ = "remark"
+    subject: str = Field(sa_column=_text(key=True))
+    position: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    by: str = Field(sa_column=_text())
+    verdict: str = Field(sa_column=_text())
+    reason: str = Field(sa_column=_text())
+    since: float = Field(sa_column=_time())
+    written: float = Field(sa_column=_time(index=True))
+
+
+class PinRow(Row, table=True):
+    """``burstctl scale``."""
+
+    __tablename__ = "pin"
+    pool: str = Field(sa_column=_text(key=True))
+    kind: str = Field(sa_column=_text(key=True))
+    nodes: int = Field(sa_column=Column(Integer, nullable=False))
+    until: float | None = Field(sa_column=Column(Float))
+    by: str = Field(sa_column=_text())
+    created: float = Field(sa_column=_time())
+
+
+class HeldRow(Row, table=True):
+    """``burstctl node drain``."""
+
+    __tablename__ = "held_slot"
+    slot: str = Field(sa_column=_text(key=True))
+    by: str = Field(sa_column=_text())
+    reason: str = Field(sa_column=_text())
+    since: float = Field(sa_column=_time())
+
+
+class BreakerRow(Row, table=True):
+    """What is not tried again for a while."""
+
+    __tablename__ = "breaker"
+    key: str = Field(sa_column=_text(key=True))
+    cause: str = Field(sa_column=_text(key=True))
+    failures: int = Field(sa_column=Column(Integer, nullable=False))
+    until: float = Field(sa_column=_time())
+    error: str = Field(sa_column=_text())
+
+
+class MetaRow(Row, table=True):
+    """Single words about the cluster: its name, whether burstd is paused ..."""
+
+    __tablename__ = "meta"
+    key: str = Field(sa_column=_text(key=True))
+    value: str = Field(sa_column=_text())
+
+
+def table(row: type[Row]) -> Table:
+    """The table of a row class."""
+    return Row.metadata.tables[str(row.__tablename__)]
+
+
+CLAIM = table(ClaimRow)
+CLAIM_JOB = table(ClaimJobRow)
+CLAIM_USER = table(ClaimUserRow)
+REQUEST = table(RequestRow)
+USER_DATA = table(UserDataRow)
+EVENT = table(EventRow)
+REMARK = table(RemarkRow)
+PIN = table(PinRow)
+HELD = table(HeldRow)
+BREAKER = table(BreakerRow)
+META = table(MetaRow)
