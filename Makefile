@@ -1,0 +1,36 @@
+# make demo | demo-shell | test | check | clean. What each does: README.md.
+RELEASE ?= bookworm
+.ONESHELL:
+.SHELLFLAGS := -eu -c
+.PHONY: demo demo-shell test check slow wheel clean help
+
+help:
+	@echo "make demo [RELEASE=bookworm|trixie|forky]   a whole burst, on this machine, in boxes (root)"
+	echo "make demo-shell                             the same, and leaves you at a prompt in it"
+	echo "make check                                  the quick loop: ruff, mypy, import-linter, unit tests"
+	echo "make test                                   everything, real Slurm included (root)"
+
+demo:
+	@venv=$$(tests/lab/setup.sh boxes)
+	exec "$$venv/bin/python" -m tests.lab.demo --release "$(RELEASE)"
+
+demo-shell:
+	@venv=$$(tests/lab/setup.sh boxes)
+	exec "$$venv/bin/python" -m tests.lab.demo --release "$(RELEASE)" --shell
+
+check:
+	@venv=$$(tests/lab/setup.sh plain)
+	"$$venv/bin/ruff" check .
+	"$$venv/bin/ruff" format --check .
+	"$$venv/bin/mypy"
+	"$$venv/bin/lint-imports"
+	"$$venv/bin/python" -m pytest -q -m "not boxes and not slurm"
+
+test:
+	@venv=$$(tests/lab/setup.sh boxes)
+	$(MAKE) check
+	"$$venv/bin/python" -m pytest -m "boxes or slurm"
+
+clean:
+	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,69 @@
+#!/bin/sh
+# Prepares this machine for `make check`, `make test` and `make demo`, and prints the virtual environment's folder.
+# Installs nothing but the tools that make boxes (through apt, as root) and keeps all else under the user's cache.
+set -eu
+project=$(cd "$(dirname "$0")/../.." && pwd)
+need=${1:-boxes}
+
+say() { printf '%s\n' "burstd: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+python=${PYTHON:-python3}
+command -v "$python" >/dev/null || die "Python 3.11 or newer is missing: apt-get install python3"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  die "$python is $("$python" -V 2>&1), burstd needs Python 3.11 or newer (set PYTHON=...)"
+
+home=$HOME
+if [ -n "${SUDO_USER:-}" ]; then home=$(getent passwd "$SUDO_USER" | cut -d: -f6); fi
+cache=${XDG_CACHE_HOME:-$home/.cache}/burstd
+mkdir -p "$cache" || die "the cache folder $cache cannot be made: set XDG_CACHE_HOME to a folder that can be written"
+
+missing=
+"$python" -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
+if [ "$need" = boxes ]; then
+  [ "$(uname -s)" = Linux ] || die "boxes need Linux"
+  [ "$(id -u)" = 0 ] || die "boxes are made of namespaces and mounts, which only root may make: run it again with sudo"
+  command -v mmdebstrap >/dev/null || missing="$missing mmdebstrap"
+  command -v ip >/dev/null || missing="$missing iproute2"
+  command -v setpriv >/dev/null || missing="$missing util-linux"
+  command -v ssh-keygen >/dev/null || missing="$missing openssh-client"
+  [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing="$missing debian-archive-keyring"
+fi
+if [ -n "$missing" ]; then
+  command -v apt-get >/dev/null || die "these Debian packages are missing and there is no apt-get:$missing"
+  [ "$(id -u)" = 0 ] || die "these Debian packages are missing, install them as root:$missing"
+  say "installing$missing"
+  # shellcheck disable=SC2086
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } \
+    >"$cache/apt.log" 2>&1 ||
+    { tail -5 "$cache/apt.log" >&2; die "apt-get could not install$missing (see $cache/apt.log)"; }
+fi
+
+# Two starts at once make one environment.
+exec 9>"$cache/setup.lock"
+flock 9
+
+# Keyed by what goes into it: a changed requirement makes a new one, another checkout keeps its own.
+key=$(cat "$project/pyproject.toml" "$project/config/constraints.txt" "$0" | sha256sum | cut -c1-8)
+place=$(printf '%s' "$project" | sha256sum | cut -c1-4)
+venv=$cache/venv-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$key-$place
+if [ ! -e "$venv/.complete" ]; then
+  say "making a virtual environment (once, about a minute)"
+  rm -rf "$venv"
+  "$python" -m venv "$venv" || die "a virtual environment could not be made in $venv"
+  "$python" - "$project/pyproject.toml" >"$venv/requirements.txt" <<'PY'
+import sys, tomllib
+with open(sys.argv[1], "rb") as file:
+    project = tomllib.load(file)
+wanted = project["build-system"]["requires"] + project["project"]["dependencies"] + project["dependency-groups"]["dev"]
+print("\n".join(wanted))
+PY
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$venv/requirements.txt" \
+    -c "$project/config/constraints.txt" >"$cache/pip.log" 2>&1 ||
+    { tail -5 "$cache/pip.log" >&2; die "pip could not install what burstd needs (see $cache/pip.log)"; }
+  # The checkout goes in as an editable install, so that its entry points are found.
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e "$project" \
+    >"$cache/pip.log" 2>&1 || { tail -5 "$cache/pip.log" >&2; die "the checkout could not be installed (see $cache/pip.log)"; }
+  touch "$venv/.complete"
+fi
+printf '%s\n' "$venv"
