@@ -1,0 +1,175 @@
+"""The control socket (systemd's or our own), who is at its other end, and the lock that keeps a second burstd away."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from burstd.model.errors import BurstdError
+
+CONTROL = "control"
+"""FileDescriptorName= of the control socket in burstd.socket."""
+_FIRST_PASSED = 3  # SD_LISTEN_FDS_START
+_MODE = 0o666  # anyone may speak; what a caller may do is decided by who the kernel says it is
+_UCRED = struct.Struct("=iII")
+_PATH_MAX = 107  # sun_path of sockaddr_un, without the ending zero
+
+
+class AlreadyRunning(BurstdError):
+    """Another burstd has the socket or the state directory."""
+
+
+class SocketFailed(BurstdError):
+    """The control socket cannot be had as the settings or systemd have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a unix socket, as the kernel saw it when the connection was made."""
+
+    uid: int
+    gid: int
+    pid: int
+
+
+def peer(connection: socket.socket) -> Peer:
+    """Who made this connection. Raises OSError where it is not a connected unix socket."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(raw)
+    return Peer(uid=uid, gid=gid, pid=pid)
+
+
+def listen(path: Path, environ: MutableMapping[str, str] = os.environ, *, backlog: int = 128) -> socket.socket:
+    """The listening control socket: systemd's where it passed one, else bound at ``path``.
+
+    A socket file left by a burstd that died is replaced. LISTEN_FDS and its companions are taken out of ``environ``,
+    so that commands started later do not believe the descriptors to be theirs. Raises AlreadyRunning, SocketFailed.
+    """
+    passed = _passed(environ)
+    return passed if passed is not None else _bind(path, backlog)
+
+
+def _passed(environ: MutableMapping[str, str]) -> socket.socket | None:
+    """The socket that systemd passed under our name, or the only one; None where it passed none to us."""
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    if pid != str(os.getpid()) or not count.isdigit() or int(count) == 0:
+        return None
+    descriptors = range(_FIRST_PASSED, _FIRST_PASSED + int(count))
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    chosen = next((d for d, name in zip(descriptors, names, strict=False) if name == CONTROL), None)
+    if chosen is None and len(descriptors) > 1:
+        raise SocketFailed(
+            f"systemd passed {len(descriptors)} sockets and none is named {CONTROL!r}: "
+            f"write FileDescriptorName={CONTROL} in burstd.socket"
+        )
+    try:
+        found = socket.socket(fileno=chosen if chosen is not None else _FIRST_PASSED)
+        listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise SocketFailed(
+            f"what systemd passed as control socket is no socket ({error}): look at burstd.socket"
+        ) from None
+    if found.family != socket.AF_UNIX or found.type != socket.SOCK_STREAM or not listening:
+        raise SocketFailed(
+            "systemd passed a socket that is no listening unix stream: write ListenStream=/PATH in burstd.socket"
+        )
+    return found
+
+
+def _bind(path: Path, backlog: int) -> socket.socket:
+    if len(os.fsencode(path)) > _PATH_MAX:
+        raise SocketFailed(f"{path} is too long for a unix socket ({_PATH_MAX} bytes): choose a shorter path")
+    _clear(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        # Before listen(): nobody connects to it with a mode that the umask happened to leave.
+        path.chmod(_MODE)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AlreadyRunning(f"another burstd took {path} this very moment: one is enough") from None
+        raise SocketFailed(
+            f"the control socket {path} cannot be made: {error.strerror}. {_remedy(error, path)}"
+        ) from None
+    return listener
+
+
+def _clear(path: Path) -> None:
+    """Removes a socket file that nobody listens on."""
+    try:
+        if not path.is_socket():
+            if path.exists():
+                raise SocketFailed(f"{path} is there and is no socket: move it away or choose another path")
+            return
+    except PermissionError:
+        raise SocketFailed(f"{path} cannot be looked at: burstd lacks the right to enter its directory") from None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except FileNotFoundError:
+            return
+        except BlockingIOError:
+            pass  # its queue is full, so it lives
+        except OSError as error:
+            raise SocketFailed(f"{path} is in the way: {error.strerror}. {_remedy(error, path)}") from None
+    raise AlreadyRunning(f"another burstd listens on {path}: stop it first, or see what it does with burstctl status")
+
+
+def _remedy(error: OSError, path: Path) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"Make the directory {path.parent} first, or let systemd do it (RuntimeDirectory=)"
+    if isinstance(error, PermissionError):
+        return f"burstd, as user {os.geteuid()}, needs the right to write in {path.parent}"
+    return "Choose another path in the settings"
+
+
+class Lock:
+    """Held as long as this process lives; the kernel lets go of it however the process ends."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self.path = path
+
+    def release(self) -> None:
+        """Lets go before the process ends. The file stays: removing it would let two hold a lock of one name."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def single_instance(state_dir: Path) -> Lock:
+    """Takes the lock of a state directory, so that two burstds never work on one database.
+
+    Raises AlreadyRunning (naming the other's process) and SocketFailed (the directory cannot be written to).
+    """
+    path = state_dir / "lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SocketFailed(f"the lock {path} cannot be made: {error.strerror}. {_remedy(error, path)}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        who = f"process {holder}" if holder.isdigit() else "a process that did not say who it is"
+        raise AlreadyRunning(
+            f"another burstd ({who}) works on {state_dir}: stop it first, or give this one a state directory of its own"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return Lock(descriptor, path)
