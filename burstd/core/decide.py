@@ -11,7 +11,7 @@ from burstd.core.offers import image_of
 from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
 from burstd.core.tuning import Tuning
 from burstd.core.view import View, look
-from burstd.model.plan import Action, MakeClaim, Plan
+from burstd.model.plan import Action, MakeClaim, Move, Plan
 from burstd.model.policy import Policy, Target
 from burstd.model.snapshot import SlurmView, Snapshot
 
@@ -24,10 +24,11 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Pl
     """
     view = look(snapshot, tuning.gate)
     target = make_target(snapshot, policies) if isinstance(snapshot.slurm, SlurmView) else Target()
+    steps = [*advance(view, tuning), *hold_ready(view, target)]
+    moving = frozenset(step.claim_id for step in steps if isinstance(step, Move))
     actions: list[Action] = [
-        *advance(view, tuning),
-        *hold_ready(view, target),
-        *move_gate(view, target, tuning),
+        *steps,
+        *move_gate(view, target, tuning, moving),
         *serve_slurm(view, target),
         *([] if snapshot.paused else make_claims(view, target)),
         *reset_slots(view, tuning),

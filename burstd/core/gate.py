@@ -14,8 +14,11 @@ from burstd.model.plan import Action, Bind, Move, SetGate, Unbind
 from burstd.model.policy import Target
 
 
-def move_gate(view: View, target: Target, tuning: Tuning) -> list[Action]:
-    """Openings, bindings and closings, in one update of the reservation where it changes at all."""
+def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str] = frozenset()) -> list[Action]:
+    """Openings, bindings and closings, in one update of the reservation where it changes at all.
+
+    Claims in ``moving`` change their state by another step of the same plan.
+    """
     if view.slurm is None:
         return []
     bound = view.snapshot.bound
@@ -23,7 +26,7 @@ def move_gate(view: View, target: Target, tuning: Tuning) -> list[Action]:
     binds: list[Action] = []
     opens: list[Claim] = []
     reasons: list[str] = []
-    groups = _ready_groups(view, tuning)
+    groups = _ready_groups(view, tuning, moving)
     ahead = _queue(view)
     for claims, job in groups:
         if job is not None and job.id not in bound and _needs_binding(job, len(claims), ahead, tuning):
@@ -33,7 +36,7 @@ def move_gate(view: View, target: Target, tuning: Tuning) -> list[Action]:
         else:
             opens += claims
             reasons.append(f"{', '.join(c.slot for c in claims)} proven")
-    closes, why_closed = _closes(view, target)
+    closes, why_closed = _closes(view, target, moving)
     closing = {c.slot for c in closes}
     # Bound nodes stay behind the gate: only the job that they are bound to gets past it.
     kept = {slot for job_id, slots in bound.items() if job_id not in freed for slot in slots}
@@ -47,11 +50,13 @@ def move_gate(view: View, target: Target, tuning: Tuning) -> list[Action]:
     return [*changes, *unbinds, *binds]
 
 
-def _ready_groups(view: View, tuning: Tuning) -> list[tuple[list[Claim], Job | None]]:
+def _ready_groups(view: View, tuning: Tuning, moving: frozenset[str]) -> list[tuple[list[Claim], Job | None]]:
     """Claims to be opened now, in groups that open together, each with the pending job that may be bound to it."""
     gangs: dict[str, list[Claim]] = {}
     groups: list[tuple[list[Claim], Job | None]] = []
     for claim in view.snapshot.claims:
+        if claim.id in moving:
+            continue
         if claim.gang and claim.state in (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY):
             gangs.setdefault(claim.gang, []).append(claim)
         elif claim.state is S.READY and _usable(claim, view):
@@ -108,13 +113,13 @@ def _unbinds(view: View, tuning: Tuning) -> tuple[list[Action], set[str]]:
     return unbinds, freed
 
 
-def _closes(view: View, target: Target) -> tuple[list[Claim], list[str]]:
+def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Claim], list[str]]:
     """Open or ready claims to bring back behind the gate: released, held by an administrator, or dead in Slurm."""
     released = {r.claim_id: r.reason for r in target.releases}
     closes: list[Claim] = []
     reasons: list[str] = []
     for claim in view.snapshot.claims:
-        if claim.state is not S.OPEN:
+        if claim.state is not S.OPEN or claim.id in moving:
             continue
         node = view.node(claim.slot)
         if claim.slot in view.snapshot.held_slots:

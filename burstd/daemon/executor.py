@@ -41,7 +41,7 @@ from burstd.model.plan import (
 from burstd.model.prover import Prover
 from burstd.model.provider import ConsoleLog, Provider
 from burstd.model.scheduler import Scheduler
-from burstd.store import Store
+from burstd.store import ClaimFields, Store
 
 log = structlog.get_logger(__name__)
 
@@ -129,12 +129,12 @@ class Executor:
                     self._scheduler.power_up(action.power_up)
             case SetGate():
                 self._scheduler.set_gate(action.nodes)
-                self._moves(action.opens, S.READY, S.OPEN, action.reason, opened=now)
+                self._moves(action.opens, S.READY, S.OPEN, action.reason)
                 self._moves(action.closes, S.OPEN, S.CLOSING, action.reason)
             case Bind():
                 self._scheduler.bind(action.job_id, action.user, action.nodes)
                 self._memory.bound_since[action.job_id] = now
-                self._moves(action.claims, S.READY, S.OPEN, action.reason, opened=now)
+                self._moves(action.claims, S.READY, S.OPEN, action.reason)
             case Unbind():
                 self._scheduler.unbind(action.job_id)
                 self._memory.bound_since.pop(action.job_id, None)
@@ -148,20 +148,17 @@ class Executor:
                 raise TypeError(f"no such step: {action!r}")
         return 1
 
-    def _moves(
-        self, claims: Iterable[str], old: ClaimState, new: ClaimState, reason: str, opened: float | None = None
-    ) -> None:
-        for claim_id in claims:
-            if opened is None:
-                self._store.move(claim_id, old, new, reason)
-            else:
-                self._store.move(claim_id, old, new, reason, opened=opened)
+    def _moves(self, claims: Iterable[str], old: ClaimState, new: ClaimState, reason: str) -> None:
+        with self._store.batch():
+            for claim_id in claims:
+                if self._store.claim(claim_id).state is old:
+                    self._store.move(claim_id, old, new, reason)
 
     def _move(self, action: Move) -> int:
         claim = self._store.claim(action.claim_id)
-        if claim is None or claim.state is not action.old:
+        if claim.state is not action.old:
             return 0
-        fields: dict[str, object] = {}
+        fields: ClaimFields = {}
         if action.error:
             fields["error"] = action.error
         if action.instance_id:
@@ -171,7 +168,7 @@ class Executor:
         now = self._clock.now()
         if action.new is S.BOOTING and claim.billed_from is None:
             fields["billed_from"] = claim.launch_called or now
-        if action.new in (S.LOST, S.GONE) and claim.billed_from is not None and claim.billed_until is None:
+        if action.new is S.LOST and claim.billed_from is not None and claim.billed_until is None:
             fields["billed_until"] = now
         self._store.move(claim.id, action.old, action.new, action.reason, **fields)
         if action.new is S.FAILED:
@@ -184,7 +181,7 @@ class Executor:
 
     def _prove(self, action: Prove) -> int:
         claim = self._store.claim(action.claim_id)
-        if claim is None or claim.state not in (S.BOOTING, S.PROVING) or claim.id in self._memory.calling:
+        if claim.state not in (S.BOOTING, S.PROVING) or claim.id in self._memory.calling:
             return 0
         provider, pool = self._providers[claim.offer.provider], self._pools()[claim.pool]
         self._memory.calling.add(claim.id)
@@ -204,7 +201,7 @@ class Executor:
             if not isinstance(result, Exception):
                 self._reached(claim.id)
                 self._memory.proved.add(claim.id)
-                self._store.append(f"claim:{claim.id}", f"proven: {result}")
+                self._store.append(f"slot:{claim.slot}", new="proven", reason=result, data={"claim": claim.id})
                 return
             self._node_failed(claim, result)
 
@@ -213,7 +210,7 @@ class Executor:
 
     def _reached(self, claim_id: str) -> None:
         claim = self._store.claim(claim_id)
-        if claim is not None and claim.state is S.BOOTING:
+        if claim.state is S.BOOTING:
             self._store.move(claim_id, S.BOOTING, S.PROVING, "the machine answers")
 
     def _node_failed(self, claim: Claim, error: Exception) -> None:
@@ -226,14 +223,14 @@ class Executor:
             log.error("proving broke", claim=claim.id, slot=claim.slot, exc_info=error)
         cause = error.cause if isinstance(error, NodeRefused) else "proof"
         now = self._store.claim(claim.id)
-        if now is not None and now.state in (S.BOOTING, S.PROVING):
+        if now.state in (S.BOOTING, S.PROVING):
             self._store.move(claim.id, now.state, S.FAILED, str(error), error=cause)
             self._memory.forget_proof(claim.id)
             self._trust.broke(claim.offer, cause, str(error))
 
     def _start(self, action: Start) -> int:
         claim = self._store.claim(action.claim_id)
-        if claim is None or claim.state is not S.PROVING or claim.id in self._memory.calling:
+        if claim.state is not S.PROVING or claim.id in self._memory.calling:
             return 0
         pool = self._pools()[claim.pool]
         self._memory.calling.add(claim.id)

@@ -73,7 +73,7 @@ class Launcher:
     def again(self, action: Launch) -> int:
         """Launches a claim that is still PLANNED, or repeats the call whose answer was lost."""
         claim = self._store.claim(action.claim_id)
-        if claim is None or claim.state not in (S.PLANNED, S.LAUNCHING) or claim.id in self._memory.calling:
+        if claim.state not in (S.PLANNED, S.LAUNCHING) or claim.id in self._memory.calling:
             return 0
         self._launch([claim])
         return 0
@@ -117,7 +117,7 @@ class Launcher:
 
     def _settle(self, request: LaunchRequest, result: Instance | ProviderError) -> None:
         claim = self._store.claim(request.claim_id)
-        if claim is None or claim.state is not S.LAUNCHING:
+        if claim.state is not S.LAUNCHING:
             return  # A listing was faster, or the claim was ended meanwhile.
         now = self._clock.now()
         if isinstance(result, Instance):
@@ -130,7 +130,10 @@ class Launcher:
             self._trust.worked(claim.offer, ready=False)
         elif isinstance(result, OutcomeUnknown | RateLimited):
             self._memory.back_off(claim.id, now, result.retry_after_s)
-            self._store.append(f"claim:{claim.id}", f"launch without a clear answer: {result}")
+            data = {"claim": claim.id}
+            self._store.append(
+                f"slot:{claim.slot}", new="unanswered", reason=str(result), cause=result.cause, data=data
+            )
         else:
             self._memory.succeeded(claim.id)
             self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(result), error=result.cause)

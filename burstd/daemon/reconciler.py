@@ -25,13 +25,15 @@ from burstd.model.policy import Policy
 from burstd.model.prover import Prover
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
-from burstd.model.snapshot import Pin, Snapshot, Unavailable
+from burstd.model.snapshot import Snapshot, Unavailable
 from burstd.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
 STORE_RETRY_S = 5.0
 HOUR_S = 3600.0
+PAUSED = "paused"
+"""Key under which the store keeps why an administrator holds burstd; empty: he does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,11 @@ class Reconciler:
         """One loop. Returns seconds until the next is due if nothing wakes it before; 0: at once."""
         try:
             changed = self._workers.drain()
+            self._store.expire_pins()
             snapshot = self.observe()
             plan = decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
-            self._record(snapshot, plan)
+            self._store.record_remarks(plan.remarks)
             changed += self._executor.apply(plan)
         except SchedulerUnavailable as error:
             log.warning("slurm stopped answering, the rest of the plan waits", error=str(error))
@@ -137,29 +140,19 @@ class Reconciler:
             slurm=slurm,
             clouds=clouds,
             claims=claims,
-            pins=self._pins(now),
-            held_slots=frozenset(self._store.held_slots()),
-            breakers=tuple(self._store.breakers()),
-            launched=tuple(self._store.launched(now - HOUR_S)),
-            paused=self._store.paused(),
+            pins=tuple(p for p in self._store.pins() if p.until is None or p.until > now),
+            held_slots=frozenset(held.slot for held in self._store.held()),
+            breakers=self._store.breakers(),
+            launched=self._store.launched(now - HOUR_S),
+            paused=self._store.meta(PAUSED),
             bound=bound,
             progress=self._memory.progress(self._observer, now),
         )
-
-    def _pins(self, now: float) -> tuple[Pin, ...]:
-        for pin in self._store.pins():
-            if pin.until is not None and pin.until <= now:
-                self._store.clear_pin(pin.pool, by="burstd", reason="its time is over")
-                log.info("pin has ended", pool=pin.pool, nodes=pin.nodes)
-        return tuple(self._store.pins())
 
     def preview(self) -> tuple[Snapshot, Plan]:
         """What the next loop would do; does nothing."""
         snapshot = self.observe()
         return snapshot, decide(snapshot, self.rules.policies, self.rules.tuning)
-
-    def _record(self, snapshot: Snapshot, plan: Plan) -> None:
-        self._store.record_remarks(plan.remarks, snapshot.now)
 
     def _rest(self, snapshot: Snapshot) -> float:
         """Until the next thing that no hint tells of."""

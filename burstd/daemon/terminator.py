@@ -46,7 +46,7 @@ class Terminator:
         by_provider: dict[str, list[Claim]] = {}
         for claim_id in action.claims:
             claim = self._store.claim(claim_id)
-            if claim is not None and claim.state is S.TERMINATING and claim.id not in self._memory.calling:
+            if claim.state is S.TERMINATING and claim.id not in self._memory.calling:
                 by_provider.setdefault(claim.offer.provider, []).append(claim)
         for name, claims in by_provider.items():
             wanted = {c.id for c in claims}
@@ -58,7 +58,7 @@ class Terminator:
     def _ended(self, claims: Sequence[str]) -> None:
         for claim_id in claims:
             claim = self._store.claim(claim_id)
-            if claim is not None and claim.billed_from is not None and claim.billed_until is None:
+            if claim.billed_from is not None and claim.billed_until is None:
                 self._store.touch(claim_id, billed_until=self._clock.now())
 
     def remove(self, action: RemoveOrphans) -> int:
@@ -70,10 +70,10 @@ class Terminator:
         if not keys:
             return 0
         for instance in action.instances:
-            self._store.append(f"orphan:{instance.id}", f"removed: {action.reason}")
+            self._store.append(f"orphan:{instance.id}", new="removed", reason=action.reason)
             log.warning("orphan is removed", provider=action.provider, instance=instance.id, reason=action.reason)
         for left in action.leftovers:
-            self._store.append(f"orphan:{left.id}", f"{left.kind} removed: {action.reason}")
+            self._store.append(f"orphan:{left.id}", new="removed", reason=f"{left.kind}: {action.reason}")
 
         def work(provider: Provider) -> None:
             if instances:

@@ -30,4 +30,4 @@ class Trust:
     def worked(self, offer: Offer, *, ready: bool) -> None:
         """A launch went well, or (``ready``) brought a proven node."""
         for breaker in mended_by(self._store.breakers(), offer, ready=ready):
-            self._store.clear_breaker(breaker.key, breaker.cause)
+            self._store.clear_breakers("burstd", breaker.key, breaker.cause)
