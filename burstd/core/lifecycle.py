@@ -157,7 +157,8 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return []
     if node.powered_down or node.address != claim.address:
         return [Register(((claim.slot, claim.address),), (claim.slot,) if node.powered_down else ())]
-    return [Start(claim.id)]
+    # POWER_UP beside POWERED_DOWN: slurmctld has heard it and does it within a second.
+    return [] if "POWERED_DOWN" in node.flags else [Start(claim.id)]
 
 
 def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
