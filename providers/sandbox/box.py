@@ -155,7 +155,11 @@ class Box:
         deadline = time.monotonic() + timeout_s
         while not condition(self):
             if time.monotonic() > deadline:
-                raise BoxFailed(f"{self.name} was not {what} within {timeout_s:.0f} s", "look at its console")
+                last = " | ".join(self.console().splitlines()[-3:])
+                raise BoxFailed(
+                    f"{self.name} was not {what} within {timeout_s:.0f} s; its console ends with: {last}",
+                    "look at its console",
+                )
             time.sleep(_POLL_S)
 
     def wait_ssh(self, timeout_s: float = 30.0) -> None:

@@ -32,6 +32,9 @@ _DPKG_OPTIONS = (
 )
 # Keys that package scripts made must not be the same in every box, and a box gets its own of these files.
 _STRIP = 'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/munge/munge.key "$1"/etc/slurm/slurm.conf; : > "$1"/etc/resolv.conf'
+# A box sees no control groups, and slurmd wants to be told. Slurm 22.05 has no "disabled", but does not look for them
+# when it is told which kind to use.
+_CGROUPS = 'mkdir -p "$1"/etc/slurm; echo CgroupPlugin={plugin} > "$1"/etc/slurm/cgroup.conf'
 _STEPS = ("I: running apt", "I: downloading", "I: extracting", "I: installing", "I: cleaning")
 _RECIPE = "1"
 _BUILD_MIB = 1200
@@ -48,7 +51,7 @@ class Rootfs:
 
 def key_of(suite: str, packages: tuple[str, ...] = PACKAGES) -> str:
     """Suite and a hash of all that decides the content, apart from the archive's state on the day."""
-    recipe = "\n".join((_RECIPE, _STRIP, *_DPKG_OPTIONS, *sorted(packages)))
+    recipe = "\n".join((_RECIPE, _STRIP, _CGROUPS, *_DPKG_OPTIONS, *sorted(packages)))
     return f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
@@ -106,7 +109,15 @@ def _mmdebstrap(suite: str, source: str, target: Path, lock: int, progress: Call
     argv += ["--variant=apt", "--mode=root", "--format=directory", "--skip=check/empty"]
     argv += ["--aptopt=APT::Install-Recommends false", *(f"--aptopt={line}" for line in apt.settings())]
     argv += [f"--dpkgopt={option}" for option in _DPKG_OPTIONS]
-    argv += [f"--customize-hook={_STRIP}", f"--include={','.join(PACKAGES)}", suite, str(target), source]
+    cgroups = _CGROUPS.format(plugin="cgroup/v1" if suite == "bookworm" else "disabled")
+    argv += [
+        f"--customize-hook={_STRIP}",
+        f"--customize-hook={cgroups}",
+        f"--include={','.join(PACKAGES)}",
+        suite,
+        str(target),
+        source,
+    ]
     errors: list[str] = []
     # The child inherits the lock: when only we are killed, the next builder waits until mmdebstrap has ended too.
     with subprocess.Popen(
