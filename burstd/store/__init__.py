@@ -17,10 +17,11 @@ from burstd.store.errors import (
 from burstd.store.event import Event, claim_subject, replay
 from burstd.store.money import BillLine
 from burstd.store.reader import Held, Noted, Reader
-from burstd.store.store import Store
+from burstd.store.store import ClaimFields, Store
 
 __all__ = [
     "BillLine",
+    "ClaimFields",
     "Event",
     "Held",
     "IllegalMove",

@@ -6,7 +6,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -193,8 +193,10 @@ def _take_file(path: Path) -> int:
         holder = os.pread(handle, 20, 0).decode(errors="replace").strip() or "unknown"
         os.close(handle)
         raise StoreLocked(f"Another burstd (process {holder}) has the database {path}; stop it first.") from error
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, str(os.getpid()).encode(), 0)
+    # Only for the message above: on a full disk the lock holds all the same.
+    with suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
