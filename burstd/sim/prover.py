@@ -1,0 +1,31 @@
+"""The prover of the virtual world: what burstd/node/ does over ssh is done to a virtual machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from burstd.model.claim import Claim
+from burstd.model.errors import NodeRefused
+from burstd.model.offer import Pool
+from burstd.sim.machines import Machines
+
+
+class SimProver:
+    """See burstd.model.prover.Prover."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+
+    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        """See Prover."""
+        del console
+        machine = self._machines.reach(claim.address)
+        reached()
+        if machine.refused:
+            raise NodeRefused(f"{claim.slot} on {claim.address}: {machine.refused}")
+        return f"{pool.shape.cpus} CPUs, {pool.shape.memory_mib} MiB, {pool.shape.gpus()} GPUs as promised"
+
+    def start(self, claim: Claim, pool: Pool) -> None:
+        """See Prover."""
+        del pool
+        self._machines.start_slurmd(self._machines.reach(claim.address), claim.slot)
