@@ -1,0 +1,95 @@
+"""What a person asks of the daemon. The control interface makes these, the deciding thread carries them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burstd.model.plan import Plan
+from burstd.model.snapshot import Snapshot
+
+PIN_KINDS = ("exact", "floor", "ceiling")
+"""What Pin.kind and SetPin.kind may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPin:
+    """``burstctl scale POOL N``. ``until`` in burstd's seconds since 1970; None: until taken back."""
+
+    pool: str
+    nodes: int
+    kind: str
+    """One of PIN_KINDS."""
+    until: float | None
+    by: str
+    """Who asked, as events name him: ``user:alice``; so in every command."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPin:
+    """``burstctl scale POOL --clear``: takes all pins of the pool back."""
+
+    pool: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldSlot:
+    """``burstctl node drain``: new jobs are kept off, the machine goes when its jobs have ended, none comes back."""
+
+    slots: tuple[str, ...]
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSlot:
+    """``burstctl node release``: takes HoldSlot back."""
+
+    slots: tuple[str, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """``burstctl hold``: nothing new is booted and nothing wanted is closed."""
+
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """``burstctl unhold``: takes Pause back."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNow:
+    """``burstctl plan``: looks afresh and decides, and does nothing of it."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Reads the settings again, as SIGHUP does."""
+
+    by: str
+
+
+Command = SetPin | ClearPin | HoldSlot | ReleaseSlot | Pause | Resume | PlanNow | Reload
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What came of a command."""
+
+    text: str
+    """One sentence for the person who asked: what was done, or why it was not."""
+    done: bool = True
+    """False: refused, nothing was changed (settings with a fault, a pool that a reload took away)."""
+    changed: bool = True
+    """False: done, and it was so before."""
+    planned: tuple[Snapshot, Plan] | None = None
+    """The answer to PlanNow."""
