@@ -105,6 +105,8 @@ class Progress:
     """When Slurm was last told to power a slot down, for those without a machine."""
     bound_since: Mapping[str, float] = field(default_factory=dict)
     """When a job was bound to its nodes."""
+    covered_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when pending jobs have had room on nodes open to them (see core/covered.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,164 @@
+"""Placement, then the policies in their order, then the administrator's pins: what is to come, in one Target.
+
+A policy is foreign code. What it returns is checked; one that raises or breaks its contract stops the chain, and then
+nothing is made and nothing released (HOLD) until it is mended: no uncontrolled bursting, no lost nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from burstd.core.demand import demand
+from burstd.core.pins import pin
+from burstd.core.placement import place
+from burstd.model.claim import ClaimState
+from burstd.model.offer import Offer
+from burstd.model.policy import Policy, PolicyFailed, Remark, Target, Want, dropped
+from burstd.model.snapshot import SlurmView, Snapshot
+
+AllowedOffers = Mapping[str, tuple[Offer, ...]]
+
+
+def make_target(snapshot: Snapshot, policies: Sequence[Policy]) -> Target:
+    """What is wanted and what may go now. Pure; each want has its slots named and at least one offer.
+
+    Where Slurm cannot be read, a policy failed or the snapshot is paused, nothing is wanted and nothing released.
+    """
+    target = place(snapshot, demand(snapshot))
+    if not isinstance(snapshot.slurm, SlurmView):
+        return target
+    gangs = _gang_sizes(target)
+    for policy in policies:
+        found = _evaluate(policy, snapshot, target)
+        if isinstance(found, PolicyFailed):
+            held = _hold(target, found.name, f"the policy failed: {found.error}")
+            return replace(held, failed=(found,))
+        target = found
+    target = _whole_gangs(pin(snapshot, target), gangs)
+    target = _name_slots(snapshot, target)
+    return _hold(target, "hold", snapshot.paused) if snapshot.paused else target
+
+
+def _evaluate(policy: Policy, snapshot: Snapshot, target: Target) -> Target | PolicyFailed:
+    name = str(getattr(policy, "name", type(policy).__name__))
+    try:
+        found = policy.evaluate(snapshot, target)
+    except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises becomes a result, and a HOLD
+        return PolicyFailed(name, f"{type(error).__name__}: {error}")
+    fault = _fault(found, target, snapshot)
+    return PolicyFailed(name, fault) if fault else found
+
+
+def _fault(after: object, before: Target, snapshot: Snapshot) -> str:
+    """How the answer of a policy breaks the contract; empty: it does not."""
+    if not isinstance(after, Target):
+        return f"it returned {type(after).__name__}, not a Target"
+    if after.remarks[: len(before.remarks)] != before.remarks:
+        return "it removed or changed remarks of others"
+    if after.placed != before.placed or after.failed:
+        return "it changed what is not a policy's to change (placed, failed)"
+    for pool, offers in after.offers.items():
+        if pool not in before.offers or not _within(offers, before.offers[pool]):
+            return f"it allows offers for pool {pool!r} that are not to be had"
+    for want in after.wants:
+        fault = _want_fault(want, before.offers, snapshot)
+        if fault:
+            return fault
+    known = {release.claim_id for release in before.releases}
+    for release in after.releases:
+        if release.claim_id not in known and not _idle(release.claim_id, snapshot):
+            return f"it releases {release.claim_id!r}, which is no idle node"
+    return ""
+
+
+def _want_fault(want: object, allowed: AllowedOffers, snapshot: Snapshot) -> str:
+    if not isinstance(want, Want):
+        return f"it wants {type(want).__name__}, not a Want"
+    pool = snapshot.pools.get(want.pool)
+    if pool is None:
+        return f"it wants nodes of pool {want.pool!r}, which does not exist"
+    if want.nodes < 1:
+        return f"it wants {want.nodes} nodes of pool {want.pool}"
+    if not _within(want.offers, allowed.get(want.pool, ())):
+        return f"it wants nodes of pool {want.pool} by offers that are not to be had"
+    if want.slots and (len(want.slots) != want.nodes or not set(want.slots) <= set(pool.slots)):
+        return f"it wants {want.nodes} node(s) of pool {want.pool} on slots that do not match"
+    return ""
+
+
+def _within(some: tuple[Offer, ...], allowed: tuple[Offer, ...]) -> bool:
+    return some is allowed or all(offer in allowed for offer in some)
+
+
+def _idle(claim_id: str, snapshot: Snapshot) -> bool:
+    claim = next((c for c in snapshot.claims if c.id == claim_id), None)
+    if claim is None or claim.state not in (ClaimState.OPEN, ClaimState.READY):
+        return False
+    node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
+    return node is not None and not node.busy
+
+
+def _hold(target: Target, by: str, why: str) -> Target:
+    """Nothing wanted, nothing released."""
+    remarks = [remark for want in target.wants for remark in dropped(want, by, why)]
+    remarks += [Remark(by, f"claim:{release.claim_id}", "keep", why) for release in target.releases]
+    remarks.append(Remark(by, "plan", "hold", why))
+    return replace(target, wants=(), releases=(), remarks=(*target.remarks, *remarks))
+
+
+def _gang_sizes(target: Target) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for want in target.wants:
+        if want.gang:
+            sizes[want.gang] = sizes.get(want.gang, 0) + want.nodes
+    return sizes
+
+
+def _whole_gangs(target: Target, before: Mapping[str, int]) -> Target:
+    """A gang of which a policy took a part away would boot for nothing: the rest goes as well."""
+    now = _gang_sizes(target)
+    torn = {gang for gang, nodes in now.items() if nodes != before.get(gang, nodes)}
+    if not torn:
+        return target
+    why = "a part of its gang was taken away"
+    remarks = [r for want in target.wants if want.gang in torn for r in dropped(want, "chain", why)]
+    wants = tuple(want for want in target.wants if want.gang not in torn)
+    return replace(target, wants=wants, remarks=(*target.remarks, *remarks))
+
+
+def _name_slots(snapshot: Snapshot, target: Target) -> Target:
+    """Gives each want its slots; what finds none, or has no offer, is dropped. A gang stands or falls as a whole."""
+    free = {name: dict.fromkeys(snapshot.free_slots(pool)) for name, pool in snapshot.pools.items()}
+    # Slots that placement named for jobs are theirs; wants of policies take what is left.
+    spoken_for = {slot for want in target.wants for slot in want.slots}
+    units: dict[str, list[int]] = {}
+    for index, want in enumerate(target.wants):
+        units.setdefault(want.gang or f"#{index}", []).append(index)
+    named: dict[int, Want] = {}
+    remarks: list[Remark] = []
+    for indexes in units.values():
+        taken: list[tuple[str, str]] = []
+        some: dict[int, Want] = {}
+        fault = ""
+        for index in indexes:
+            want = target.wants[index]
+            slots = want.slots or tuple(s for s in free[want.pool] if s not in spoken_for)[: want.nodes]
+            if not want.offers:
+                fault = f"no offer for pool {want.pool} can be used now"
+            elif len(slots) < want.nodes or any(slot not in free[want.pool] for slot in slots):
+                fault = f"pool {want.pool} has no free slot left for it"
+            else:
+                for slot in slots:
+                    del free[want.pool][slot]
+                    taken.append((want.pool, slot))
+                some[index] = replace(want, slots=slots)
+        if not fault:
+            named |= some
+            continue
+        for pool, slot in taken:
+            free[pool][slot] = None
+        for index in indexes:
+            remarks += dropped(target.wants[index], "chain", fault)
+    wants = tuple(named[index] for index in sorted(named))
+    return replace(target, wants=wants, remarks=(*target.remarks, *remarks))

@@ -1,0 +1,121 @@
+"""What placement says about a job: the verdict in a word and the reason in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from burstd.core.capacity import Bin, Kind
+from burstd.core.demand import Ask
+from burstd.core.offers import Judged, free_slots_reason, why_none
+from burstd.core.packer import OPEN_TRUST_S, Outcome, Packer
+from burstd.core.pattern import Pattern, Patterns, Route
+from burstd.model.claim import ClaimState
+from burstd.model.snapshot import Snapshot
+
+_COMING = {
+    ClaimState.PLANNED: "planned",
+    ClaimState.LAUNCHING: "being launched",
+    ClaimState.BOOTING: "booting",
+    ClaimState.PROVING: "being proven",
+    ClaimState.READY: "ready",
+}
+_SHOWN = 4
+
+
+class Wording:
+    """Puts outcomes into words; what holds for a whole pattern is worked out once."""
+
+    def __init__(
+        self, snapshot: Snapshot, judged: Mapping[str, tuple[Judged, ...]], patterns: Patterns, packer: Packer
+    ) -> None:
+        self._snapshot = snapshot
+        self._judged = judged
+        self._patterns = patterns
+        self._packer = packer
+
+    def of(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome) -> tuple[str, str]:
+        """Verdict and reason."""
+        if ask.tasks == 1 and not done.left and len(done.there) + len(done.new) == 1:
+            return self._one((done.there or done.new)[0])
+        if not done.left and not done.new:
+            return "covered", f"it has room on {_names(done.there)}"
+        if not done.left and not done.there:
+            return "boot", f"it gets {len(done.new)} new node(s): {_names(done.new)}"
+        if done.left == ask.tasks:
+            return self._left_out(ask, patterns, done)
+        parts = []
+        if done.there:
+            parts.append(f"{_tasks(ask, done.tasks_there)} room on {_names(done.there)}")
+        if done.new:
+            parts.append(f"{_tasks(ask, done.tasks_new)} {len(done.new)} new node(s): {_names(done.new)}")
+        if done.left:
+            parts.append(f"{done.left} task(s) wait: {self._left_out(ask, patterns, done)[1]}")
+        return "boot" if done.new else "covered", "; ".join(parts)
+
+    def _one(self, found: Bin) -> tuple[str, str]:
+        if found.kind is Kind.NEW:
+            offer = next(j.subject for j in self._judged[found.pool] if not j.refused)
+            return "boot", f"it gets a new node in pool {found.pool}: {found.name}, {offer}"
+        if found.claim is not None and found.kind is Kind.COMING:
+            return "covered", f"it has room on {found.name}, which is {_COMING[found.claim.state]}"
+        return "covered", f"it has room on {found.name}, which is up and open to it"
+
+    def _left_out(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome) -> tuple[str, str]:
+        if done.stuck:
+            return "wait", (
+                f"it fits {done.stuck}, which is open, but Slurm has not started it there for more than"
+                f" {OPEN_TRUST_S / 60:.0f} min; no machine is started for it meanwhile"
+            )
+        for pattern in patterns:
+            if pattern.why is None:
+                pattern.why = self._why(pattern)
+        hopeless = next((i for i, p in enumerate(patterns) if p.why and p.why[0] == "impossible"), done.lacking)
+        verdict, reason = patterns[hopeless].why or ("wait", "")
+        if len(patterns) == 1:
+            return verdict, reason
+        return verdict, f"its components start together, and {ask.jobs[hopeless].id} cannot: {reason}"
+
+    def _why(self, pattern: Pattern) -> tuple[str, str]:
+        if pattern.need.constraint.problem:
+            return "impossible", pattern.need.constraint.problem
+        if not pattern.routes:
+            lacking = "; ".join(f"pool {name} lacks {what}" for name, what in pattern.lacking.items())
+            if self._patterns.elsewhere(pattern):
+                return "wait", f"it waits for the other nodes of {_partitions(pattern)}" + (
+                    f": {lacking}" if lacking else ", no pool serves it"
+                )
+            return "impossible", f"no pool and no other node of {_partitions(pattern)} can run it: {lacking}"
+        if not self._patterns.possible(pattern):
+            pools = ", ".join(f"{len(r.pool.slots)} slots in pool {r.pool.name}" for r in pattern.routes)
+            wanted = f"it takes {min(r.nodes for r in pattern.routes)} node(s) at once"
+            if pattern.excluded or pattern.named:
+                wanted += " of those that it names or does not exclude"
+            if self._patterns.elsewhere(pattern):
+                return "wait", f"{wanted}, and there are {pools}; it waits for other nodes as well"
+            return "impossible", f"{wanted}, and there are {pools}"
+        return "wait", "; ".join(self._closed(route, pattern) for route in pattern.routes)
+
+    def _closed(self, route: Route, pattern: Pattern) -> str:
+        """Why a pool that could run it gives no new slot now."""
+        pool = route.pool
+        if route.price is None:
+            return f"no offer for pool {pool.name} can be used now: {why_none(self._judged[pool.name])}"
+        free = len(self._packer.slots(route, pattern))
+        given = len(self._snapshot.free_slots(pool)) - self._packer.free_count(pool.name)
+        taken = free_slots_reason(self._snapshot, pool)
+        left = f"{free} free slot(s) are left where {route.nodes} are needed" if free else "no slot is left"
+        return f"pool {pool.name}: {left} ({taken}, {given} for jobs before it; {len(pool.slots)} in all)"
+
+
+def _names(bins: Sequence[Bin]) -> str:
+    names = list(dict.fromkeys(b.name for b in bins))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _partitions(pattern: Pattern) -> str:
+    return ", ".join(pattern.partitions)
+
+
+def _tasks(ask: Ask, count: int) -> str:
+    return f"{count} task(s) have" if ask.tasks > 1 else "it has"
