@@ -128,11 +128,10 @@ def mended_by(breakers: Iterable[Breaker], offer: Offer, *, ready: bool) -> tupl
     return tuple(b for b in breakers if _covers(b.key, offer) and ready == (b.cause not in BY_LAUNCH))
 
 
-def free_slots_reason(snapshot: Snapshot, pool: Pool) -> str:
-    """Who has the slots of a pool, for a person: ``8 in use or on their way, 1 drained or held``."""
+def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
+    """Who has the slots of a pool of which so many are free: ``8 in use, on their way or leaving, 1 drained ...``."""
     slots = set(pool.slots)
     taken = sum(1 for claim in snapshot.claims if claim.slot in slots)
-    free = len(snapshot.free_slots(pool))
     rest = len(pool.slots) - taken - free
     return f"{taken} in use, on their way or leaving" + (f", {rest} drained, held or not powered down" if rest else "")
 

@@ -67,7 +67,7 @@ class Packer:
 
     def _fill(self, bins: list[Bin], start: int, job: Job, pattern: Pattern, done: Outcome) -> int:
         """First fit from ``start``; returns the index before which no bin has room for the pattern any more."""
-        share = pattern.need.share(1)
+        share = pattern.alone
         full = start
         for index in range(start, len(bins)):
             found = bins[index]

@@ -43,6 +43,10 @@ class Pattern:
     """Cheapest node first; those without an offer last."""
     lacking: Mapping[str, str]
     """What each other pool of its partitions lacks, by the pool's name."""
+    alone: Share
+    """What one node gives that takes all of it."""
+    gang: bool
+    """It takes more than one node."""
     left: int = 0
     """How many of it are still to be placed."""
     cursor: int = 0
@@ -52,13 +56,6 @@ class Pattern:
     why: tuple[str, str] | None = None
     """Verdict and reason, once one of it was left out."""
     _usable: dict[tuple[frozenset[str], frozenset[str]], bool] = field(default_factory=dict)
-
-    @property
-    def gang(self) -> bool:
-        """More than one node."""
-        if self.need.nodes > 1 or self.need.constraint.fewest_nodes > 1:
-            return True
-        return bool(self.routes) and all(route.nodes > 1 for route in self.routes)
 
     def allows(self, name: str) -> bool:
         """True where the job may run on the node of this name (``--exclude``, ``--nodelist`` of one node)."""
@@ -113,9 +110,11 @@ class Patterns:
             price = offers[0].price if offers else None
             routes.append(Route(pool, nodes, share, new_bin(pool, "").room(share), price))
         routes.sort(key=lambda r: (r.price is None, r.price or Decimal(0), r.pool.name))
+        several = wanted.nodes > 1 or wanted.constraint.fewest_nodes > 1
         return Pattern(
-            wanted, job.partitions, frozenset(job.excluded_nodes), frozenset(job.node_list), tuple(routes), lacking
-        )
+            wanted, job.partitions, frozenset(job.excluded_nodes), frozenset(job.node_list), tuple(routes), lacking,
+            alone=wanted.share(1), gang=several or (bool(routes) and all(route.nodes > 1 for route in routes)),
+        )  # fmt: skip
 
     def elsewhere(self, pattern: Pattern) -> bool:
         """True where nodes that are in no pool, in whatever state, could run it, alone or with the pools' slots."""
@@ -135,7 +134,8 @@ class Patterns:
         names: set[str] = set()
         for pool in self._snapshot.pools.values():
             if partition in pool.partitions:
-                shapes[pool.shape] += sum(1 for slot in pool.slots if pattern.allows(slot))
+                named = bool(pattern.excluded or pattern.named)
+                shapes[pool.shape] += sum(map(pattern.allows, pool.slots)) if named else len(pool.slots)
                 names |= pattern.named.intersection(pool.slots)
         for (partitions, shape), count in others.items():
             if partition in partitions:

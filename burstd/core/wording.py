@@ -28,10 +28,11 @@ class Wording:
     def __init__(
         self, snapshot: Snapshot, judged: Mapping[str, tuple[Judged, ...]], patterns: Patterns, packer: Packer
     ) -> None:
-        self._snapshot = snapshot
         self._judged = judged
         self._patterns = patterns
         self._packer = packer
+        self._free = {name: packer.free_count(name) for name in snapshot.pools}
+        self._slots = {n: free_slots_reason(snapshot, pool, self._free[n]) for n, pool in snapshot.pools.items()}
 
     def of(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome) -> tuple[str, str]:
         """Verdict and reason."""
@@ -101,10 +102,11 @@ class Wording:
         if route.price is None:
             return f"no offer for pool {pool.name} can be used now: {why_none(self._judged[pool.name])}"
         free = len(self._packer.slots(route, pattern))
-        given = len(self._snapshot.free_slots(pool)) - self._packer.free_count(pool.name)
-        taken = free_slots_reason(self._snapshot, pool)
+        given = self._free[pool.name] - self._packer.free_count(pool.name)
         left = f"{free} free slot(s) are left where {route.nodes} are needed" if free else "no slot is left"
-        return f"pool {pool.name}: {left} ({taken}, {given} for jobs before it; {len(pool.slots)} in all)"
+        return (
+            f"pool {pool.name}: {left} ({self._slots[pool.name]}, {given} for jobs before it; {len(pool.slots)} in all)"
+        )
 
 
 def _names(bins: Sequence[Bin]) -> str:

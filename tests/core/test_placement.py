@@ -129,10 +129,10 @@ def test_gang_is_all_or_nothing() -> None:
     assert (want.nodes, want.gang, want.slots) == (3, "1", ("cpu1", "cpu2", "cpu3"))
     short = target(job(nodes=3, cpus=6), claims=(claim("cpu1", S.TERMINATING), claim("cpu2", S.TERMINATING)))
     assert short.wants == ()
+    taken = "2 in use, on their way or leaving"
     assert said(short) == (
         "wait",
-        "pool cpu: 2 free slot(s) are left where 3 are needed "
-         "(2 in use, on their way or leaving, 0 for jobs before it; 4 in all)",
+        f"pool cpu: 2 free slot(s) are left where 3 are needed ({taken}, 0 for jobs before it; 4 in all)",
     )
     assert said(target(job(nodes=5, cpus=5))) == (
         "impossible",
