@@ -1,0 +1,4 @@
+"""Proving a machine and making it a node of the cluster, over ssh. The only room that imports paramiko.
+
+The scripts beside the modules (``*.sh``) run on the machine; POSIX sh, coreutils and util-linux are all they need.
+"""

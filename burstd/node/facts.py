@@ -1,0 +1,126 @@
+"""What a machine says it is, gathered in one round trip."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from burstd.node.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from burstd.node.session import Session
+
+_VERSION = re.compile(r"\b(\d+)\.(\d+)\.(\d+)")
+_GPU = re.compile(r"^GPU \d+: (.*?)(?: \(UUID: .*\))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """The numbers of a user."""
+
+    uid: int
+    gid: int
+
+    def __str__(self) -> str:
+        return f"uid {self.uid}, gid {self.gid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a machine says it is. None or empty: it has not, or could not say."""
+
+    hostname: str = ""
+    kernel: str = ""
+    os: str = ""
+    """``ID VERSION_ID`` of os-release: ``debian 12``."""
+    cpus: int | None = None
+    memory_mib: int | None = None
+    tmp_mib: int | None = None
+    """Size of /tmp."""
+    free_mib: int | None = None
+    """Free space in /var."""
+    gpu_devices: tuple[str, ...] = ()
+    gpu_names: tuple[str, ...] | None = None
+    """As nvidia-smi lists them; None where there is no nvidia-smi."""
+    gpu_error: str = ""
+    """What nvidia-smi said that names no GPU."""
+    slurm_version: tuple[int, int, int] | None = None
+    munge: str = ""
+    users: Mapping[str, Ids | None] = field(default_factory=dict)
+    systemd: bool = False
+    clock: float | None = None
+    """Its clock, in seconds since 1970 ..."""
+    asked: float = 0.0
+    answered: float = 0.0
+    """... read between these two moments of the head's."""
+
+    @property
+    def clock_off_s(self) -> float | None:
+        """How far at least its clock is ahead of the head's (negative: behind), in seconds."""
+        if self.clock is None:
+            return None
+        return max(0.0, self.clock - self.answered) + min(0.0, self.clock - self.asked)
+
+
+def gather(
+    session: Session, *, gpu_devices: str, users: Sequence[str], wall: Callable[[], float], timeout_s: float = 60.0
+) -> Facts:
+    """Asks the machine. ``gpu_devices``: a shell pattern; ``wall``: the head's clock, in seconds since 1970.
+
+    Raises CommandFailed, and what ``Session.run`` raises.
+    """
+    text = files("burstd.node").joinpath("facts.sh").read_text(encoding="utf-8")
+    asked = wall()
+    done = session.script(text, gpu_devices, *users, timeout_s=timeout_s)
+    answered = wall()
+    facts = parse(done.out, asked=asked, answered=answered)
+    if facts is None:
+        raise CommandFailed(f"the machine could not say what it is: {done.complaint}", rc=done.rc, err=done.err)
+    return facts
+
+
+def parse(text: str, *, asked: float, answered: float) -> Facts | None:
+    """Reads what facts.sh printed; None where its end is missing."""
+    said: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        said.setdefault(key, []).append(value.strip())
+    if "end" not in said:
+        return None
+
+    def one(key: str) -> str:
+        return said.get(key, [""])[0]
+
+    def number(key: str) -> int | None:
+        return int(one(key)) if one(key).isdigit() else None
+
+    listed = [(_GPU.match(line), line) for line in said.get("gpu_name", [])]
+    version = _VERSION.search(one("slurmd"))
+    clock = re.fullmatch(r"\d+(\.\d+)?", one("clock"))
+    return Facts(
+        hostname=one("hostname"),
+        kernel=one("kernel"),
+        os=one("os").strip(),
+        cpus=number("cpus"),
+        memory_mib=number("memory_mib"),
+        tmp_mib=number("tmp_mib"),
+        free_mib=number("free_mib"),
+        gpu_devices=tuple(said.get("gpu_device", ())),
+        gpu_names=tuple(m.group(1) for m, _ in listed if m) if listed else None,
+        gpu_error="; ".join(line for m, line in listed if not m),
+        slurm_version=(int(version[1]), int(version[2]), int(version[3])) if version else None,
+        munge=one("munge"),
+        users=dict(map(_user, said.get("user", []))),
+        systemd="systemd" in said,
+        clock=float(clock[0]) if clock else None,
+        asked=asked,
+        answered=answered,
+    )
+
+
+def _user(line: str) -> tuple[str, Ids | None]:
+    name, uid, gid = line.split(" ")
+    return name, Ids(int(uid), int(gid)) if uid.isdigit() and gid.isdigit() else None

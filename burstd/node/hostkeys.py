@@ -1,0 +1,106 @@
+"""Which host keys a machine may show, and where that is remembered for the life of its claim."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+_BEGIN = "-----BEGIN SSH HOST KEY KEYS-----"
+_END = "-----END SSH HOST KEY KEYS-----"
+# A serial console puts its own words before a line, and carriage returns after it.
+_KEY = re.compile(r"\b((?:ssh|ecdsa|sk)-[a-z0-9@.-]+) (AAAA[0-9A-Za-z+/]+={0,2})(?![0-9A-Za-z+/=])")
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+
+
+class Trust(StrEnum):
+    """How a machine's host key is learned."""
+
+    CONSOLE = "console"
+    """From the console log, through the cloud's API: nobody on the network can lie about it."""
+    FIRST_USE = "first_use"
+    """Whatever it shows first; the same for the rest of the claim's life."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostKeys:
+    """Public keys (``ssh-ed25519 AAAA...``, no comment) of which a machine must show one; none: any will do.
+
+    ``trust`` says where they come from. ``HostKeys(Trust.CONSOLE)`` with no keys accepts nothing.
+    """
+
+    trust: Trust
+    keys: frozenset[str] = field(default_factory=frozenset)
+
+    def accepts(self, key: str) -> bool:
+        """Whether a machine that shows this key is the one we mean."""
+        return key in self.keys or (not self.keys and self.trust is Trust.FIRST_USE)
+
+
+def keys_of_console(console: str) -> frozenset[str]:
+    """The host keys that cloud-init printed at the latest boot, empty where it has not so far.
+
+    Keys that other output on the console broke are left out.
+    """
+    _, begin, rest = console.rpartition(_BEGIN)
+    block, end, _ = rest.partition(_END)
+    if not begin or not end:
+        return frozenset()
+    return frozenset(f"{kind} {blob}" for kind, blob in _KEY.findall(block) if _whole(kind, blob))
+
+
+def _whole(kind: str, blob: str) -> bool:
+    """Whether the fields inside a key fill it to its end, and the first is its type (RFC 4253, section 6.6)."""
+    try:
+        raw = base64.b64decode(blob, validate=True)
+    except binascii.Error:
+        return False
+    fields = []
+    while raw:
+        length = int.from_bytes(raw[:4], "big")
+        if len(raw) < 4 + length:
+            return False
+        fields.append(raw[4 : 4 + length])
+        raw = raw[4 + length :]
+    return len(fields) > 1 and fields[0] == kind.encode()
+
+
+class Pins:
+    """Host keys by claim, a file each: a daemon that is started again expects the same machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def get(self, claim_id: str) -> HostKeys | None:
+        """What is known of a claim's machine, None when nothing is."""
+        try:
+            trust, *keys = self._file(claim_id).read_text(encoding="ascii").splitlines()
+        except FileNotFoundError:
+            return None
+        return HostKeys(Trust(trust), frozenset(keys))
+
+    def put(self, claim_id: str, known: HostKeys) -> None:
+        """Remembers; the file is whole or not there at all, whenever we are killed."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = self._file(claim_id)
+        unfinished = self._directory / f".{file.name}.{os.getpid()}"
+        unfinished.write_text("\n".join([known.trust, *sorted(known.keys), ""]), encoding="ascii")
+        unfinished.rename(file)
+
+    def keep(self, claim_ids: Collection[str]) -> None:
+        """Forgets all but these claims."""
+        if not self._directory.is_dir():
+            return
+        for file in self._directory.iterdir():
+            if file.name not in claim_ids:
+                file.unlink(missing_ok=True)
+
+    def _file(self, claim_id: str) -> Path:
+        if not _NAME.match(claim_id):
+            raise ValueError(f"{claim_id!r} is no claim id")
+        return self._directory / claim_id

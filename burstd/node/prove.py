@@ -1,0 +1,96 @@
+"""The two steps that make a machine a node: prove it and hand over the cluster's secrets; start slurmd.
+
+Both may be cut off at any point and repeated: what is done already is found done.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from burstd.node.checks import Expected, Failure, judge
+from burstd.node.errors import CommandFailed, SlurmdNotStarted
+from burstd.node.facts import Facts, gather
+
+if TYPE_CHECKING:
+    from burstd.node.session import Session
+
+NVIDIA = "/dev/nvidia[0-9]*"
+_WORD = re.compile(r"^[A-Za-z0-9_.,:/=@%+-]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRequest:
+    """What a machine must be, and what it is given when it is. ``gpu_devices``: pattern of the GPUs' device files."""
+
+    expected: Expected
+    munge_key: bytes = field(repr=False)
+    credential: Callable[[], str]
+    """A fresh credential of the head's munged, that the machine's munged must believe."""
+    wall: Callable[[], float]
+    """The head's clock, in seconds since 1970."""
+    gpu_devices: str = NVIDIA
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What came of it. With failures the machine was given nothing."""
+
+    failures: tuple[Failure, ...]
+    facts: Facts
+    seconds: float
+
+
+def prove(request: ProofRequest, connect: Callable[[], Session], reached: Callable[[], None] = lambda: None) -> Proof:
+    """Connects, has the machine say what it is, judges that, and where all is well hands the secrets over.
+
+    ``reached`` is called once it answers. Raises what ``connect`` raises, CommandFailed (munge), ConnectionLost,
+    CommandTimedOut.
+    """
+    began = time.monotonic()
+    with connect() as session:
+        reached()
+        facts = gather(
+            session, gpu_devices=request.gpu_devices, users=tuple(request.expected.users), wall=request.wall
+        )  # fmt: skip
+        failures = tuple(judge(facts, request.expected))
+        if not failures:
+            _hand_over(session, request)
+    return Proof(failures, facts, time.monotonic() - began)
+
+
+def _hand_over(session: Session, request: ProofRequest) -> None:
+    """Through the encrypted channel's standard input only: arguments can be read by every user of a machine."""
+    content = request.credential().strip().encode("ascii") + b"\n" + request.munge_key
+    done = session.script(_script("munge.sh"), str(len(request.munge_key)), input=content, timeout_s=60.0)
+    if done.rc != 0:
+        raise CommandFailed(
+            f"the machine's munge does not work: {done.complaint}", rc=done.rc, err=done.err, cause="munge"
+        )
+
+
+def start(slot: str, connect: Callable[[], Session], *, conf_server: str = "", options: Sequence[str] = ()) -> None:
+    """Starts slurmd under the slot's name, unless it runs already. slurmctld must expect the node by now.
+
+    ``conf_server``: ``HOST[:PORT][,HOST...]`` of slurmctld, which sends the configuration; empty where the image has a
+    slurm.conf. ``options``: more for slurmd. With systemd the unit slurmd.service is used, else slurmd is started
+    directly. Raises SlurmdNotStarted, ConnectionLost, CommandTimedOut, ValueError (a word that no option may hold) and
+    what ``connect`` raises.
+    """
+    words = [slot, *(["--conf-server", conf_server] if conf_server else []), *options]
+    for word in words:
+        if not _WORD.match(word):
+            raise ValueError(f"{word!r} cannot be given to slurmd: letters, digits and _.,:/=@%+- only")
+    with connect() as session:
+        # systemd waits for 90 s before it calls a start failed.
+        done = session.script(_script("slurmd.sh"), *words, timeout_s=120.0)
+    if done.rc != 0:
+        raise SlurmdNotStarted(f"slurmd did not start as {slot}: {done.complaint}")
+
+
+def _script(name: str) -> str:
+    return files("burstd.node").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,161 @@
+"""The Prover that speaks ssh: claims and pools in, errors of the model out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from burstd.model.claim import Claim
+from burstd.model.errors import ProviderError
+from burstd.model.offer import Pool
+from burstd.node.checks import Expected, Failure, reference, version
+from burstd.node.errors import HeadNotReady, HostKeyUnknown, HostKeyUnobtainable, NotReachable, Unlike
+from burstd.node.hostkeys import HostKeys, Pins, Trust, keys_of_console
+from burstd.node.prove import NVIDIA, ProofRequest, prove, start
+
+if TYPE_CHECKING:
+    from burstd.node.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is the same for every machine of this cluster."""
+
+    key: Path
+    """burstd's private ssh key."""
+    pins: Path
+    """Directory for the host keys of machines that live."""
+    munge_key: Path
+    conf_server: str
+    """slurmctld as machines see it: ``head:6817``; empty where images have a slurm.conf."""
+    munge_socket: str = ""
+    """Of the head's munged; empty: munge's own default."""
+    ssh_user: str = "root"
+    ssh_port: int = 22
+    trust: Mapping[str, Trust] = field(default_factory=dict)
+    """Provider -> how its machines' host keys are learned; CONSOLE where it is not named."""
+    users: tuple[str, ...] = ("slurm",)
+    """Users who must have the same numbers everywhere, beside those whose jobs a machine is for."""
+    compare_job_users: bool = True
+    os: str = ""
+    gpu_names: Mapping[str, str] = field(default_factory=dict)
+    gpu_devices: str = NVIDIA
+    clock_tolerance_s: float = 30.0
+    free_mib: int = 256
+    skip: frozenset[str] = frozenset()
+    """Checks to leave out: ``burstd.node.checks.NAMES``."""
+    slurmd_options: tuple[str, ...] = ()
+    connect_timeout_s: float = 10.0
+
+
+class SshProver:
+    """Implements ``burstd.model.prover.Prover``. May be called from several threads."""
+
+    def __init__(self, site: Site, *, slurm_version: Callable[[], tuple[int, ...]], wall: Callable[[], float]) -> None:
+        """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970."""
+        self._site = site
+        self._slurm_version = slurm_version
+        self._wall = wall
+        self._pins = Pins(site.pins)
+
+    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        """See ``Prover.prove``. A NodeRefused of ours names each difference; its cause is the first one's check."""
+        request = self._request(claim, pool)
+        proof = prove(request, lambda: self._connect(claim, console), reached)
+        if proof.failures:
+            raise Unlike(_sentence(claim, proof.failures), cause=proof.failures[0].name)
+        facts = proof.facts
+        has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"
+        slurm = version(facts.slurm_version or ())
+        return f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({proof.seconds:.1f} s)"
+
+    def start(self, claim: Claim, pool: Pool) -> None:  # noqa: ARG002 - the interface has it
+        """See ``Prover.start``."""
+        site = self._site
+        start(
+            claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server, options=site.slurmd_options
+        )  # fmt: skip
+
+    def keep(self, claim_ids: Collection[str]) -> None:
+        """Forgets the host keys of all claims but these, which live."""
+        self._pins.keep(claim_ids)
+
+    def _request(self, claim: Claim, pool: Pool) -> ProofRequest:
+        site = self._site
+        users = {*site.users, *(claim.users if site.compare_job_users else ())}
+        expected = Expected(
+            shape=pool.shape, slurm_version=self._slurm_version(), users=reference(sorted(users)),
+            gpu_names=site.gpu_names, free_mib=site.free_mib, os=site.os, clock_tolerance_s=site.clock_tolerance_s,
+            skip=site.skip,
+        )  # fmt: skip
+        return ProofRequest(expected, self._munge_key(), self._credential, self._wall, site.gpu_devices)
+
+    def _munge_key(self) -> bytes:
+        file = self._site.munge_key
+        try:
+            key = file.read_bytes()
+        except OSError as error:
+            raise HeadNotReady(
+                f"the cluster's munge key {file} cannot be read by user {os.geteuid()}: {error.strerror}. burstd needs "
+                "it to make machines members of the cluster"
+            ) from None
+        if not key:
+            raise HeadNotReady(f"the cluster's munge key {file} is empty: make one with mungekey")
+        return key
+
+    def _credential(self) -> str:
+        """Good for a minute, and for root of the machine only."""
+        argv = ["munge", "--no-input", "--restrict-uid=0", "--ttl=60"]
+        argv += [f"--socket={self._site.munge_socket}"] if self._site.munge_socket else []
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=10.0, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HeadNotReady(f"munge does not work on the head: {error}. Look at munge.service there") from None
+        if done.returncode != 0:
+            raise HeadNotReady(f"munge does not work on the head: {done.stderr.strip()}. Look at munge.service there")
+        return done.stdout
+
+    def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Session:
+        # paramiko takes a quarter of a second to import, and a head that starts no machine needs none of it.
+        from burstd.node.session import Target, answers, connect  # noqa: PLC0415
+
+        if not claim.address:
+            raise NotReachable(f"{claim.slot}: the provider has told no address of instance {claim.instance_id} so far")
+        site = self._site
+        target = Target(claim.address, site.key, site.ssh_user, site.ssh_port)
+        known = self._pins.get(claim.id)
+        if known is None:
+            # A console costs a call to the cloud; as long as nobody answers there is no need for one.
+            answers(target, site.connect_timeout_s)
+            known = self._learn(claim, console)
+        session = connect(target, known, site.connect_timeout_s)
+        # Only now: what a wrong machine showed must not be remembered.
+        if self._pins.get(claim.id) is None:
+            self._pins.put(claim.id, HostKeys(known.trust, known.keys or frozenset({session.host_key})))
+        return session
+
+    def _learn(self, claim: Claim, console: Callable[[], str] | None) -> HostKeys:
+        provider = claim.offer.provider
+        trust = self._site.trust.get(provider, Trust.CONSOLE)
+        if trust is Trust.FIRST_USE:
+            return HostKeys(trust)
+        if console is None:
+            raise HostKeyUnobtainable(
+                f"provider {provider} shows no console, so the host keys of its machines cannot be known: set "
+                f'host_keys = "first_use" for it if its network is to be trusted'
+            )
+        try:
+            keys = keys_of_console(console())
+        except ProviderError as error:
+            raise HostKeyUnknown(f"the console of {claim.instance_id} cannot be read now: {error}") from error
+        if not keys:
+            raise HostKeyUnknown(f"the console of {claim.instance_id} shows no host keys so far: cloud-init is at work")
+        return HostKeys(trust, keys)
+
+
+def _sentence(claim: Claim, failures: tuple[Failure, ...]) -> str:
+    return f"{claim.offer.id} gave a machine that differs: " + " ".join(str(f) for f in failures)

@@ -1,0 +1,264 @@
+"""An ssh connection to one machine, whose host key is checked before anything else is said to it.
+
+Imports paramiko: import this module only when a machine is to be spoken to.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import paramiko
+
+from burstd.node.errors import (
+    AuthRefused,
+    CommandFailed,
+    CommandTimedOut,
+    ConnectionLost,
+    HostKeyMismatch,
+    Incompatible,
+    NotAuthorizedYet,
+    NotReachable,
+)
+from burstd.node.hostkeys import HostKeys, Trust
+from burstd.node.keys import KeyUnusable
+
+# paramiko's threads log a traceback for every host that does not answer so far; all of it reaches us as exceptions.
+_CHANNEL = "burstd.node.transport"
+_OUTPUT_LIMIT = 1 << 20
+_PUT = """
+set -eu
+umask 077
+new=$(mktemp "$1.XXXXXX")
+trap 'rm -f "$new"' EXIT
+cat > "$new"
+[ "$(wc -c < "$new")" -eq "$4" ] || { echo "$1 came through cut short" >&2; exit 1; }
+chown "$3" "$new"
+chmod "$2" "$new"
+mv -f "$new" "$1"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a machine answers. ``key``: the file of our private key. A ``user`` other than root acts through sudo."""
+
+    address: str
+    key: Path
+    user: str = "root"
+    port: int = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command came to: exit status, standard output and standard error."""
+
+    rc: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The last line that it said, for an error message."""
+        lines = [*self.out.strip().splitlines(), *self.err.strip().splitlines()]
+        return lines[-1][-400:] if lines else f"exit status {self.rc}"
+
+
+def answers(target: Target, timeout_s: float) -> None:
+    """Returns when something listens at the target's port. Raises NotReachable."""
+    _tcp(target, timeout_s).close()
+
+
+def _tcp(target: Target, timeout_s: float) -> socket.socket:
+    try:
+        return socket.create_connection((target.address, target.port), timeout_s)
+    except OSError as error:
+        reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        raise NotReachable(
+            f"{target.address} does not answer on port {target.port} ({reason}): it boots, or a security group or "
+            "firewall keeps the head from it"
+        ) from None
+
+
+def connect(target: Target, known: HostKeys, timeout_s: float = 10.0) -> Session:
+    """Connects, checks the host key against ``known``, then authenticates with our key.
+
+    ``timeout_s`` bounds each of the three. Raises NotReachable, HostKeyMismatch, Incompatible, AuthRefused or
+    NotAuthorizedYet, KeyUnusable.
+    """
+    private = _private_key(target.key)
+    logging.getLogger(_CHANNEL).setLevel(logging.CRITICAL + 1)
+    transport = paramiko.Transport(_tcp(target, timeout_s))
+    transport.set_log_channel(_CHANNEL)
+    transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = timeout_s
+    try:
+        if known.keys:
+            _ask_for(transport, known)
+        shown = _shake_hands(transport, target, known, timeout_s)
+        _authenticate(transport, target, private, known)
+    except BaseException:
+        transport.close()
+        raise
+    return Session(transport, target, shown)
+
+
+def _private_key(path: Path) -> paramiko.PKey:
+    try:
+        return paramiko.PKey.from_path(path)
+    except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
+        raise KeyUnusable(f"burstd's ssh key {path} cannot be read: {error}") from None
+
+
+def _ask_for(transport: paramiko.Transport, known: HostKeys) -> None:
+    """Has the machine show a key of a type that we know; it may have several."""
+    types = {key.split(" ")[0] for key in known.keys}
+    options = transport.get_security_options()
+    rsa = {"rsa-sha2-512", "rsa-sha2-256", "ssh-rsa"}
+    wanted = [t for t in options.key_types if t in types or ("ssh-rsa" in types and t in rsa)]
+    if wanted:
+        options.key_types = wanted
+
+
+def _shake_hands(transport: paramiko.Transport, target: Target, known: HostKeys, timeout_s: float) -> str:
+    """Agrees on keys and returns the machine's host key, having checked it."""
+    try:
+        transport.start_client(timeout=timeout_s)
+    except paramiko.ssh_exception.IncompatiblePeer as error:
+        if known.keys and "host key" in str(error):
+            raise _mismatch(target, known, "has none of their types") from None
+        raise Incompatible(f"{target.address} and burstd have no way of speaking ssh in common: {error}") from None
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        # A port that answers with anything but ssh is a machine in the middle of its boot, or a proxy before it.
+        raise NotReachable(f"{target.address} answers on port {target.port}, but not as sshd does: {error}") from None
+    key = transport.get_remote_server_key()
+    shown = f"{key.get_name()} {key.get_base64()}"
+    if not known.accepts(shown):
+        raise _mismatch(target, known, f"shows {key.fingerprint} ({key.get_name()})")
+    return shown
+
+
+def _mismatch(target: Target, known: HostKeys, what: str) -> HostKeyMismatch:
+    learned = "its console log" if known.trust is Trust.CONSOLE else "its first connection"
+    return HostKeyMismatch(
+        f"{target.address} {what}, which is none of the host keys of {learned}: another machine answers at this "
+        "address. Nothing was sent to it. Look for a second owner of the address"
+    )
+
+
+def _authenticate(transport: paramiko.Transport, target: Target, private: paramiko.PKey, known: HostKeys) -> None:
+    try:
+        left = transport.auth_publickey(target.user, private)
+    except paramiko.AuthenticationException as error:
+        what = f"{target.address} refuses burstd's key for {target.user} ({error})"
+        # cloud-init shows the host keys when it is done. An ordinary user is kept out even longer (pam_nologin).
+        if known.trust is Trust.CONSOLE and target.user == "root":
+            raise AuthRefused(
+                f"{what}: its image does not run cloud-init's user data, or its sshd does not let {target.user} in"
+            ) from None
+        raise NotAuthorizedYet(f"{what}: cloud-init may not have installed it so far") from None
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise ConnectionLost(f"{target.address} hung up while burstd logged in: {error}") from None
+    if left:
+        raise AuthRefused(f"{target.address} wants more than a key of {target.user}: {', '.join(left)}")
+
+
+class Session:
+    """A connection to a machine that is the right one. Not for several threads at once. Close it, or use ``with``."""
+
+    def __init__(self, transport: paramiko.Transport, target: Target, host_key: str) -> None:
+        self._transport = transport
+        self._target = target
+        self.host_key = host_key
+        """The key it showed: ``ssh-ed25519 AAAA...``."""
+
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - as in subprocess.run
+        """Runs a command as root. Secrets belong into ``input``, never into ``argv``.
+
+        Raises ConnectionLost, CommandTimedOut; the connection is of no use after either. An exit status other than 0
+        is no error here.
+        """
+        words = argv if self._target.user == "root" else ["sudo", "-n", "--", *argv]
+        deadline = time.monotonic() + timeout_s
+        try:
+            channel = self._transport.open_session(timeout=timeout_s)
+            channel.settimeout(timeout_s)
+            channel.exec_command(shlex.join(words))
+            _send(channel, input)
+            out = _read(channel, channel.recv, deadline)
+            err = _read(channel, channel.recv_stderr, deadline)
+            ended = channel.status_event.wait(max(0.0, deadline - time.monotonic()))
+            rc = channel.recv_exit_status() if ended else -1
+            channel.close()
+        except TimeoutError:
+            self.close()
+            raise CommandTimedOut(f"{self._target.address} took more than {timeout_s:.0f} s for {argv[0]}") from None
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.close()
+            raise ConnectionLost(f"{self._target.address} hung up while it ran {argv[0]}: {error}") from None
+        if not ended:
+            self.close()
+            raise CommandTimedOut(f"{self._target.address} took more than {timeout_s:.0f} s for {argv[0]}")
+        if rc < 0 and not self._transport.is_active():
+            raise ConnectionLost(f"{self._target.address} hung up while it ran {argv[0]}")
+        return Result(rc, out, err)
+
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see run
+        """Runs a POSIX sh script with arguments, in one round trip; otherwise as ``run``."""
+        return self.run(["sh", "-c", text, "sh", *args], input=input, timeout_s=timeout_s)
+
+    def put(self, path: str, content: bytes, *, mode: int = 0o644, owner: str = "root:root") -> None:
+        """Writes a file whole: it is there with all its content, mode and owner (``user:group``), or as before.
+
+        Raises CommandFailed, and what ``run`` raises.
+        """
+        done = self.script(_PUT, path, f"{mode:04o}", owner, str(len(content)), input=content)
+        if done.rc != 0:
+            raise CommandFailed(
+                f"{path} could not be written on {self._target.address}: {done.complaint}", rc=done.rc, err=done.err
+            )
+
+    def close(self) -> None:
+        """Hangs up; may be repeated."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _send(channel: paramiko.Channel, content: bytes) -> None:
+    """Sends standard input and its end. A command that ends without reading all of it is no error."""
+    try:
+        channel.sendall(content)
+        channel.shutdown_write()
+    except TimeoutError:
+        raise
+    except OSError:
+        if not channel.closed and not channel.exit_status_ready():
+            raise
+
+
+def _read(channel: paramiko.Channel, receive: Callable[[int], bytes], deadline: float) -> str:
+    """All of one stream. Our scripts say little: what goes on for ever is cut off by an error, not read."""
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        channel.settimeout(max(0.001, deadline - time.monotonic()))
+        chunk = receive(1 << 16)
+        if not chunk:
+            return b"".join(chunks).decode("utf-8", "replace")
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > _OUTPUT_LIMIT:
+            raise EOFError(f"more than {_OUTPUT_LIMIT} bytes of output")

@@ -1,0 +1,62 @@
+# Starts slurmd under a name. One that runs under this name already is left alone; under another it is replaced.
+# $1: the name. Further arguments: options for slurmd, words of [A-Za-z0-9_.,:/=@%+-] only.
+set -eu
+LC_ALL=C
+PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
+export LC_ALL PATH
+umask 022
+name=$1
+fail() { echo "$*" >&2; exit 1; }
+# Prints the process ids of slurmd (slurmstepd is another program).
+slurmds() {
+    for directory in /proc/[0-9]*; do
+        { read -r program <"$directory/comm"; } 2>/dev/null || continue
+        [ "$program" != slurmd ] || echo "${directory#/proc/}"
+    done
+}
+# Whether a process was started under our name.
+named() { tr '\0' '\n' <"/proc/$1/cmdline" 2>/dev/null | grep -x -A1 -e -N | grep -q -x -F -e "$name"; }
+gone() { [ -z "$(slurmds)" ]; }
+
+others=
+for pid in $(slurmds); do
+    if named "$pid"; then exit 0; fi
+    others="$others $pid"
+done
+with_systemd=
+[ ! -d /run/systemd/system ] || with_systemd=1
+if [ -n "$others" ]; then
+    [ -z "$with_systemd" ] || systemctl stop slurmd || true
+    kill $others 2>/dev/null || true
+    tries=200
+    until gone; do
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || fail "a slurmd of another name does not end within 20 s"
+        sleep 0.1
+    done
+fi
+
+install -d -m 0755 /run/slurm /var/log/slurm /etc/burstd /run/burstd
+if [ -n "$with_systemd" ]; then
+    # -b tells slurmctld that the node has booted since it asked for it, though the kernel may be older than that. A
+    # later restart of slurmd must not say so again: slurmctld would believe that the jobs on the node are lost.
+    printf 'SLURMD_OPTIONS="-N %s"\n' "$*" >/etc/burstd/slurmd.env
+    printf 'SLURMD_OPTIONS="-N %s -b"\n' "$*" >/run/burstd/slurmd-first.env
+    install -d -m 0755 /etc/systemd/system/slurmd.service.d
+    cat >/etc/systemd/system/slurmd.service.d/burstd.conf <<END
+[Unit]
+# The configuration comes from slurmctld; some distributions start slurmd only where there is a file.
+ConditionPathExists=
+[Service]
+EnvironmentFile=-/etc/burstd/slurmd.env
+EnvironmentFile=-/run/burstd/slurmd-first.env
+ExecStartPost=-/bin/rm -f /run/burstd/slurmd-first.env
+END
+    systemctl daemon-reload
+    systemctl enable --quiet slurmd
+    systemctl restart slurmd || fail "slurmd does not start: $(journalctl -q -u slurmd -n 3 -o cat | tr '\n' ' ')"
+else
+    log=$(mktemp)
+    slurmd -N "$@" -b </dev/null >"$log" 2>&1 || fail "slurmd does not start: $(tail -n 3 "$log" | tr '\n' ' '; rm -f "$log")"
+    rm -f "$log"
+fi
