@@ -1,0 +1,266 @@
+"""A real Slurm cluster in boxes: a head, nodes on premises, and a burst partition of CLOUD slots.
+
+``with Cluster("trixie") as cluster: cluster.sh("sinfo")``, or ``python -m tests.lab.cluster up --state DIR``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from burstd.model.offer import Pool
+from providers.sandbox.box import Box, BoxSpec
+from providers.sandbox.description import Bind, File
+from providers.sandbox.lab import Lab
+from providers.sandbox.network import Network
+from providers.sandbox.rootfs import Rootfs, ensure
+from tests.lab import slurm_files
+
+_PROJECT = Path(__file__).parents[2]
+_HEAD = "10.77.0.2"
+_POWER_CLIENT = "/opt/burstd-power/power_client.py"
+
+
+class Cluster:
+    """One cluster. ``up`` takes seconds once the release's root file system is cached.
+
+    ``head_layers`` are laid over the head's root file system, the topmost first; with ``programs`` the folder where
+    they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/power_client.py.
+    ``extra_conf`` are more lines of slurm.conf. Everything ends with ``down``, at the end of ``with``, or when this
+    process ends in any way, unless ``keep``.
+    """
+
+    def __init__(
+        self,
+        release: str = "bookworm",
+        *,
+        state: Path | None = None,
+        pools: Sequence[Pool] = (),
+        onprem: int = 2,
+        head_layers: Sequence[Path] = (),
+        head_binds: Sequence[Bind] = (),
+        head_files: Sequence[File] = (),
+        programs: str = "",
+        extra_conf: str = "",
+        keep: bool = False,
+        progress: Callable[[str], None] = lambda _step: None,
+    ) -> None:
+        self.release = release
+        self.pools = tuple(pools) or (slurm_files.burst_pool(),)
+        self.onprem = [(f"op{i}", f"10.77.0.{10 + i}") for i in range(1, onprem + 1)]
+        self.state = state or Path(tempfile.mkdtemp(prefix="burstd-cluster-"))
+        self.lab = Lab.open(self.state) or Lab(self.state, Network(f"c{secrets.token_hex(4)}"))
+        self._head_layers = tuple(head_layers)
+        self._head_binds = tuple(head_binds)
+        self._head_files = tuple(head_files)
+        self._programs = programs
+        self._extra = extra_conf
+        self._keep = keep
+        self._progress = progress
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._rootfs: Rootfs | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            return self.up()
+        except BaseException:
+            self.down()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.down()
+
+    @property
+    def rootfs(self) -> Rootfs:
+        """The release's root file system, built when it is not cached."""
+        if self._rootfs is None:
+            self._rootfs = ensure(self.release, progress=self._progress)
+        return self._rootfs
+
+    @property
+    def head(self) -> Box:
+        """The head node."""
+        return self.lab.box("head")
+
+    def up(self) -> Self:
+        """Starts head and on-premise nodes; returns when slurmctld answers and the nodes are registered."""
+        layers = [*self._head_layers, self.rootfs.path]
+        if not self._keep:
+            self._start_guard()
+        self.lab.up()
+        key = secrets.token_bytes(128)
+        (self.state / "munge.key").touch(mode=0o600)
+        (self.state / "munge.key").write_bytes(key)
+        services = [slurm_files.prepare(), slurm_files.MUNGED, ["slurmctld"]]
+        self.lab.start(
+            BoxSpec(
+                "head",
+                _HEAD,
+                layers,
+                services=services,
+                files=[*self._common_files(), *self._conf_files(), *self._head_files],
+                binds=[*self._program_binds(), *self._head_binds],
+            )
+        )
+        for name, address in self.onprem:
+            self.boot_machine(name, address)
+        self.head.wait_booted()
+        self._wait_slurmctld()
+        for name, _ in self.onprem:
+            self.start_slurmd(name)
+        names = ",".join(name for name, _ in self.onprem)
+        self.wait(lambda: set(self.sh(f"sinfo -hN -n {names} -o %t").split()) == {"idle"}, 30, "its nodes idle")
+        return self
+
+    def down(self) -> None:
+        """Ends and removes everything. May be repeated."""
+        self.lab.down()
+        shutil.rmtree(self.state, ignore_errors=True)
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+            self._guard.wait(30)
+            self._guard = None
+
+    def _start_guard(self) -> None:
+        """A process that takes the lab down when this one is gone, however it went."""
+        words = [sys.executable, "-m", "tests.lab.cluster", "guard", "--state", str(self.state)]
+        self._guard = subprocess.Popen(
+            words, stdin=subprocess.PIPE, cwd=_PROJECT, start_new_session=True, env={**os.environ, "PYTHONPATH": "."}
+        )
+
+    def sh(self, command: str, user: str = "root", *, check: bool = True, timeout_s: float = 60.0) -> str:
+        """Runs a shell command on the head; its output. Raises AssertionError with what it said when it fails."""
+        home = "/root" if user == "root" else f"/home/{user}"
+        done = self.head.run(["bash", "-c", command], user=user, cwd=home, check=False, timeout=timeout_s)
+        assert not check or done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout + ("" if check else done.stderr)
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Returns when the condition holds. Raises BoxFailed when the time is over or the head died."""
+        self.head.wait(lambda _box: condition(), timeout_s, f"showing {what}")
+
+    def stop_slurmctld(self) -> None:
+        """Ends slurmctld as ``systemctl stop`` does."""
+        self.head.run(["pkill", "-TERM", "-x", "slurmctld"], check=False)
+        self.wait(lambda: self.head.run(["pgrep", "-x", "slurmctld"], check=False).returncode == 1, 30, "no slurmctld")
+
+    def start_slurmctld(self, *options: str) -> None:
+        """Starts slurmctld and returns when it answers."""
+        self.head.run(["slurmctld", *options])
+        self._wait_slurmctld()
+
+    def restart_slurmctld(self, *options: str) -> None:
+        """Ends and starts slurmctld; ``-c`` forgets its state."""
+        self.stop_slurmctld()
+        self.start_slurmctld(*options)
+
+    def _wait_slurmctld(self) -> None:
+        self.wait(lambda: self.head.run(["sinfo", "-h"], check=False).returncode == 0, 30, "slurmctld answering")
+
+    def address_of(self, slot: str) -> str:
+        """The address that a slot's machine gets in this lab."""
+        slots = [s for p in self.pools for s in p.slots]
+        index = slots.index(slot)
+        return f"10.77.{1 + index // 250}.{1 + index % 250}"
+
+    def boot_machine(self, name: str, address: str, gpus: int = 0) -> Box:
+        """Starts a box that is ready for slurmd: the cluster's users and munge key, a name for the head."""
+        services = [slurm_files.prepare(), slurm_files.MUNGED]
+        spec = BoxSpec(
+            name, address, [self.rootfs.path], gpus=gpus, services=services, files=self._common_files(), ssh=False
+        )
+        return self.lab.start(spec)
+
+    def boot_slots(self, slots: Sequence[str]) -> None:
+        """Starts boxes for slots of the burst partition, without slurmd."""
+        pool_of = {slot: pool for pool in self.pools for slot in pool.slots}
+        boxes = [self.boot_machine(s, self.address_of(s), pool_of[s].shape.gpus()) for s in slots]
+        for box in boxes:
+            box.wait_booted()
+
+    def start_slurmd(self, name: str) -> None:
+        """Starts slurmd in a box under the box's name."""
+        box = self.lab.box(name)
+        box.wait_booted()
+        box.run(slurm_files.slurmd(name), timeout=60)
+
+    def kill_machine(self, name: str) -> None:
+        """Ends a box as a power cut would."""
+        self.lab.box(name).stop()
+
+    def _common_files(self) -> list[File]:
+        return [
+            File("/etc/munge/munge.key", (self.state / "munge.key").read_bytes(), 0o400, "munge:munge"),
+            File("/etc/hosts", slurm_files.hosts([("head", _HEAD), *self.onprem])),
+        ]
+
+    def _conf_files(self) -> list[File]:
+        conf = slurm_files.slurm_conf(
+            self.release, self.pools, self.onprem, _HEAD, self._programs or "/usr/local/bin", self._extra
+        )
+        files = [
+            File("/etc/slurm/slurm.conf", conf),
+            File("/etc/slurm/gres.conf", slurm_files.gres_text(self.release, self.pools)),
+        ]
+        cgroup = slurm_files.cgroup_text(self.release)
+        if cgroup is not None:
+            files.append(File("/etc/slurm/cgroup.conf", cgroup))
+        if not self._programs:
+            for kind in ("resume", "suspend", "resumefail"):
+                script = f'#!/bin/sh\nexec /usr/bin/python3 -SE {_POWER_CLIENT} {kind} "$@"\n'
+                files.append(File(f"/usr/local/bin/burstd-{kind}", script, 0o755))
+        return files
+
+    def _program_binds(self) -> list[Bind]:
+        return [] if self._programs else [Bind(_PROJECT / "burstd/slurm/power_client.py", _POWER_CLIENT)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``up``, ``down``, ``sh``, ``boot``, ``guard``."""
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.cluster", description=__doc__)
+    parser.add_argument("what", choices=["up", "down", "sh", "boot", "guard"])
+    parser.add_argument("words", nargs=argparse.REMAINDER, help="sh: the command; boot: slots")
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--release", default="bookworm", choices=sorted(slurm_files.VERSIONS))
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--user", default="root")
+    args = parser.parse_args(argv)
+    if args.what == "guard":
+        sys.stdin.buffer.read()
+        lab = Lab.open(args.state)
+        if lab is not None:
+            lab.down()
+        shutil.rmtree(args.state, ignore_errors=True)
+        return 0
+    cluster = Cluster(
+        args.release, state=args.state, pools=[slurm_files.burst_pool(args.slots)], keep=True, progress=print
+    )
+    if args.what == "up":
+        args.state.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            stack.callback(cluster.down)
+            cluster.up()
+            stack.pop_all()
+    elif args.what == "down":
+        cluster.down()
+    elif args.what == "boot":
+        cluster.boot_slots(args.words)
+        for slot in args.words:
+            cluster.start_slurmd(slot)
+    else:
+        print(cluster.sh(" ".join(args.words), args.user, check=False), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

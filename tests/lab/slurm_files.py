@@ -1,0 +1,103 @@
+"""The files of the lab's Slurm cluster: slurm.conf and its kin, per version, and the boot steps of its hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from burstd.model.offer import Pool
+from burstd.model.shape import Gres, Shape
+from burstd.slurm.conf import Wishes, fragment, gres_conf
+
+VERSIONS = {"bookworm": (22, 5, 8), "trixie": (24, 11, 5), "forky": (26, 5, 5)}
+"""The Slurm of each Debian release, as far as it decides how slurm.conf is written."""
+USERS = {"ada": 3001, "bob": 3002}
+STATE = "/var/lib/slurm/slurmctld"
+
+_BASE = {
+    "ClusterName": "lab",
+    "SlurmctldHost": "head({head})",
+    "SlurmUser": "slurm",
+    "AuthType": "auth/munge",
+    "StateSaveLocation": STATE,
+    "SlurmdSpoolDir": "/var/lib/slurm/slurmd",
+    "SlurmctldPidFile": "/run/slurmctld/slurmctld.pid",
+    "SlurmdPidFile": "/run/slurmd.pid",
+    "SlurmctldLogFile": "/var/log/slurm/slurmctld.log",
+    "SlurmdLogFile": "/var/log/slurm/slurmd.log",
+    "ProctrackType": "proctrack/linuxproc",
+    "TaskPlugin": "task/none",
+    "MpiDefault": "none",
+    "JobAcctGatherType": "jobacct_gather/none",
+    "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_CPU_Memory",
+    "SlurmctldParameters": "enable_configless",
+    "SlurmdParameters": "config_overrides",
+    "Licenses": "solver:1",
+}
+
+
+def burst_pool(slots: int = 8, gpus: int = 4, name: str = "gpu", prefix: str = "cl") -> Pool:
+    """A pool of slots with 2 CPUs, 1000 MiB and fake GPUs each, in the partition ``burst``."""
+    gres = (Gres("gpu", "v100", gpus),) if gpus else ()
+    names = tuple(f"{prefix}{i}" for i in range(1, slots + 1))
+    return Pool(name, names, ("burst",), Shape(2, 1000, gres, frozenset({"cloud"})))
+
+
+def slurm_conf(
+    release: str, pools: Sequence[Pool], onprem: Sequence[tuple[str, str]], head: str, programs: str, extra: str
+) -> str:
+    """A whole slurm.conf: the lab's own settings, and burstd's fragment merged into them as an administrator would.
+
+    ``onprem`` are pairs of node name and address, ``head`` is the head's address, ``extra`` more lines of the same
+    kind: a setting that is there already is replaced.
+    """
+    wishes = Wishes(
+        VERSIONS[release], programs, keep_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5
+    )
+    values = {key: value.format(head=head) for key, value in _BASE.items()}
+    objects = [f"NodeName={name} NodeAddr={address} CPUs=2 RealMemory=1000" for name, address in onprem]
+    names = ",".join(name for name, _ in onprem)
+    objects.append(f"PartitionName=onprem Nodes={names} Default=YES MaxTime=INFINITE State=UP")
+    for text, replace in ((fragment(pools, wishes), False), (extra, True)):
+        for line in text.splitlines():
+            key, _, value = line.partition("=")
+            if not line.strip() or line.startswith("#"):
+                continue
+            if key in ("NodeName", "PartitionName"):
+                objects.append(line)
+            elif key in values and not replace:
+                values[key] += "," + value
+            else:
+                values[key] = value
+    return "\n".join([*(f"{key}={value}" for key, value in values.items()), *objects]) + "\n"
+
+
+def gres_text(release: str, pools: Sequence[Pool]) -> str:
+    """gres.conf; the boxes' fake GPUs are /dev/nvidia0 and so on."""
+    return gres_conf(pools, Wishes(VERSIONS[release]))
+
+
+def cgroup_text(release: str) -> str | None:
+    """cgroup.conf: boxes have no cgroups of their own. Slurm 22.05 knows no such switch, and does not need it."""
+    return None if release == "bookworm" else "CgroupPlugin=disabled\n"
+
+
+def hosts(addresses: Sequence[tuple[str, str]]) -> str:
+    """/etc/hosts."""
+    return "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses)
+
+
+def prepare() -> list[str]:
+    """Users and folders that packages or an administrator would have made."""
+    users = "; ".join(f"useradd -m -s /bin/bash -u {uid} {name}" for name, uid in USERS.items())
+    folders = "mkdir -p /run/munge /run/slurmctld /var/log/slurm /var/lib/slurm/slurmd /var/lib/slurm/slurmctld"
+    owners = "chown munge: /run/munge; chown slurm: /run/slurmctld /var/log/slurm /var/lib/slurm/slurmctld"
+    return ["sh", "-c", f"{users}; {folders}; {owners}"]
+
+
+MUNGED = ["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged"]
+
+
+def slurmd(node: str) -> list[str]:
+    """slurmd that knows nothing but where slurmctld is. ``-b``: boxes share a kernel that booted long ago."""
+    return ["slurmd", "--conf-server", "head", "-N", node, "-b"]
