@@ -1,0 +1,99 @@
+"""Carries out what a person asked through the control interface, in the deciding thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from burstd.daemon.reconciler import PAUSED, Reconciler
+from burstd.model.clock import Clock
+from burstd.model.command import (
+    ClearPin,
+    Command,
+    CommandResult,
+    HoldSlot,
+    Pause,
+    PlanNow,
+    ReleaseSlot,
+    Reload,
+    Resume,
+    SetPin,
+)
+from burstd.model.snapshot import Pin
+from burstd.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+class Commands:
+    """One method a kind of command. Raises the store's errors and SchedulerUnavailable."""
+
+    def __init__(
+        self, store: Store, reconciler: Reconciler, clock: Clock, reload: Callable[[str], CommandResult]
+    ) -> None:
+        self._store = store
+        self._reconciler = reconciler
+        self._clock = clock
+        self._reload = reload
+
+    def do(self, command: Command) -> CommandResult:
+        """Does it and says what came of it."""
+        log.info("command", command=type(command).__name__, by=command.by)
+        match command:
+            case SetPin():
+                return self._set_pin(command)
+            case ClearPin():
+                count = self._store.remove_pins(command.pool, command.by)
+                text = f"pool {command.pool} is burstd's again" if count else f"pool {command.pool} was not pinned"
+                return CommandResult(text, changed=bool(count))
+            case HoldSlot():
+                return self._hold(command)
+            case ReleaseSlot():
+                freed = self._store.release(command.slots, command.by)
+                names = ", ".join(held.slot for held in freed)
+                return CommandResult(f"{names} may be used again" if freed else "none was held", changed=bool(freed))
+            case Pause():
+                changed = self._store.meta(PAUSED) != command.reason
+                self._store.set_meta(PAUSED, command.reason, command.by)
+                return CommandResult("nothing new is booted and nothing wanted is closed until unhold", changed=changed)
+            case Resume():
+                changed = bool(self._store.meta(PAUSED))
+                self._store.set_meta(PAUSED, "", command.by)
+                return CommandResult("burstd goes on" if changed else "burstd was not on hold", changed=changed)
+            case PlanNow():
+                return CommandResult("what the next loop would do", changed=False, planned=self._reconciler.preview())
+            case Reload():
+                return self._reload(command.by)
+
+    def _set_pin(self, command: SetPin) -> CommandResult:
+        pool = self._reconciler.rules.pools.get(command.pool)
+        if pool is None:
+            return CommandResult(f"there is no pool {command.pool} any more", done=False, changed=False)
+        if command.nodes > len(pool.slots):
+            most = len(pool.slots)
+            return CommandResult(
+                f"pool {command.pool} has {most} slots, {command.nodes} are too many", done=False, changed=False
+            )
+        now = self._clock.now()
+        pin = Pin(command.pool, command.nodes, command.kind, command.until, command.by, now)
+        self._store.set_pin(pin)
+        word = {"exact": "exactly", "floor": "at least", "ceiling": "at most"}[command.kind]
+        ends = "" if command.until is None else f" for {_span(command.until - now)}"
+        return CommandResult(f"pool {command.pool} has {word} {command.nodes} nodes{ends}")
+
+    def _hold(self, command: HoldSlot) -> CommandResult:
+        known = {slot for pool in self._reconciler.rules.pools.values() for slot in pool.slots}
+        strange = sorted(set(command.slots) - known)
+        if strange:
+            return CommandResult(f"{', '.join(strange)}: no slot of burstd's", done=False, changed=False)
+        held = self._store.hold(command.slots, command.by, command.reason)
+        names = ", ".join(command.slots)
+        return CommandResult(f"{names}: no new jobs; its machine goes when its jobs have ended", changed=bool(held))
+
+
+def _span(seconds: float) -> str:
+    """A length of time for a person: ``90 s``, ``15 min``, ``2 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -1,0 +1,81 @@
+"""The daemon as the control interface sees it: commands go to the deciding thread and wait for its answer."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from burstd.daemon.control_office import COMMAND_TIMEOUT_S, Facts, NoAnswer, Records
+from burstd.model.clock import Clock
+from burstd.model.command import Command, CommandResult
+from burstd.model.errors import BurstdError
+from burstd.model.plan import Plan
+from burstd.model.snapshot import Snapshot
+
+
+class DaemonOffice:
+    """Implements ``burstd.daemon.control_office.Office``."""
+
+    def __init__(
+        self,
+        *,
+        reader: Records,
+        clock: Clock,
+        facts: Callable[[], Facts],
+        latest: Callable[[], tuple[Snapshot, Plan] | None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.reader: Records = reader
+        self._clock = clock
+        self._facts = facts
+        self._latest = latest
+        self._wake = wake
+        self._asked: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = queue.SimpleQueue()
+
+    def now(self) -> float:
+        """See Office."""
+        return self._clock.now()
+
+    def facts(self) -> Facts:
+        """See Office."""
+        return self._facts()
+
+    def latest(self) -> tuple[Snapshot, Plan] | None:
+        """See Office."""
+        return self._latest()
+
+    def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
+        """See Office."""
+        answer: Future[CommandResult] = Future()
+        self._asked.put((command, answer))
+        self._wake()
+        try:
+            return answer.result(timeout_s)
+        except FutureTimeoutError:
+            if answer.cancel():
+                raise NoAnswer(
+                    f"burstd did not take the command within {timeout_s:.0f} s: it waits for Slurm or is ending; "
+                    "nothing was done"
+                ) from None
+            return answer.result()  # It was taken at the last moment.
+
+    def serve(self, do: Callable[[Command], CommandResult]) -> int:
+        """Carries out what was asked so far, in the caller's thread; returns how much that was."""
+        count = 0
+        while True:
+            try:
+                command, answer = self._asked.get_nowait()
+            except queue.Empty:
+                return count
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                answer.set_result(do(command))
+            except BurstdError as error:
+                answer.set_exception(error)
+            except BaseException as error:
+                answer.set_exception(NoAnswer(f"burstd broke over the command: {error!r}"))
+                raise
+            count += 1
