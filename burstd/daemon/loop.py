@@ -1,0 +1,127 @@
+"""The daemon's main loop around the reconciler: waits, commands, clock jumps, the watchdog."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+import structlog
+
+from burstd.daemon.clock import SteadyClock
+from burstd.daemon.commands import Commands
+from burstd.daemon.office import DaemonOffice
+from burstd.daemon.reconciler import Reconciler
+from burstd.daemon.wake import Wake
+from burstd.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+LEAST_S = 0.05
+"""Between two loops, so that a storm of hints is one look at Slurm and not a hundred."""
+PURGE_EVERY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What the world outside is told: all of it may do nothing."""
+
+    ready: Callable[[], None]
+    alive: Callable[[str], None]
+    stopping: Callable[[], None]
+    alive_every_s: float
+
+
+class Loop:
+    """Runs until ``stop``."""
+
+    def __init__(
+        self,
+        *,
+        reconciler: Reconciler,
+        office: DaemonOffice,
+        commands: Commands,
+        store: Store,
+        clock: SteadyClock,
+        wake: Wake,
+        signs: Signs,
+        keep_s: float,
+    ) -> None:
+        self._reconciler = reconciler
+        self._office = office
+        self._commands = commands
+        self._store = store
+        self._clock = clock
+        self._wake = wake
+        self._signs = signs
+        self._keep_s = keep_s
+        self._stop = threading.Event()
+        self._purge_due = 0.0
+        self._reload_asked = threading.Event()
+
+    def stop(self) -> None:
+        """Ends the loop after the step that is under way; from any thread or a signal handler."""
+        self._stop.set()
+        self._wake()
+
+    def on_signals(self) -> None:
+        """SIGTERM and SIGINT end the loop, SIGHUP has the settings read again."""
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            log.info("ending", signal=signal.Signals(number).name)
+            self.stop()
+
+        def reload(_number: int, _frame: FrameType | None) -> None:
+            self._reload_asked.set()
+            self._wake()
+
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
+        signal.signal(signal.SIGHUP, reload)
+
+    def run(self, reload: Callable[[str], object]) -> None:
+        """The loop. ``reload`` is called, in this thread, for SIGHUP."""
+        self._signs.ready()
+        while not self._stop.is_set():
+            self._note_jump()
+            served = self._office.serve(self._commands.do)
+            if self._reload_asked.is_set():
+                self._reload_asked.clear()
+                reload("signal:HUP")
+            pause = self._reconciler.step()
+            self._purge()
+            self._signs.alive(self._reconciler.alarm or "")
+            if not served:
+                self._pause(pause)
+        self._signs.stopping()
+
+    def _pause(self, pause: float) -> None:
+        """Waits for a hint or the time, and tells the watchdog meanwhile; never less than LEAST_S."""
+        if self._stop.wait(LEAST_S):
+            return
+        due = self._clock.now() + pause
+        while (left := due - self._clock.now()) > 0:
+            if self._wake.wait(min(left, self._signs.alive_every_s)):
+                return
+            self._signs.alive(self._reconciler.alarm or "")
+
+    def _note_jump(self) -> None:
+        jump = self._clock.jumped()
+        if jump:
+            log.warning("the system clock jumped; burstd's own time goes on steadily", seconds=round(jump, 1))
+            try:
+                self._store.append("daemon", new="clock jump", reason=f"the system clock jumped by {jump:.1f} s")
+            except StoreError as error:
+                log.error("the jump could not be recorded", error=str(error))
+
+    def _purge(self) -> None:
+        now = self._clock.now()
+        if now < self._purge_due:
+            return
+        self._purge_due = now + PURGE_EVERY_S
+        try:
+            self._store.purge(now - self._keep_s)
+        except StoreError as error:
+            log.error("old records could not be removed", error=str(error))
