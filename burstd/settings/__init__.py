@@ -1,0 +1,33 @@
+"""burstd.toml: what it may hold, reading it, its faults in words, its plug-ins, and what a reload changes."""
+
+from burstd.settings.difference import Change, Difference, diff, until_restart
+from burstd.settings.faults import Fault, SettingsError
+from burstd.settings.load import DEFAULT_PATH, load, loads, pools
+from burstd.settings.plugins import Chosen, Plugin, Plugins, PluginUnusable, Resolved, resolve
+from burstd.settings.sections import Check, Daemon, NodeSettings, Policies, PoolSettings, Settings, Slurm
+
+__all__ = [
+    "DEFAULT_PATH",
+    "Change",
+    "Check",
+    "Chosen",
+    "Daemon",
+    "Difference",
+    "Fault",
+    "NodeSettings",
+    "Plugin",
+    "PluginUnusable",
+    "Plugins",
+    "Policies",
+    "PoolSettings",
+    "Resolved",
+    "Settings",
+    "SettingsError",
+    "Slurm",
+    "diff",
+    "load",
+    "loads",
+    "pools",
+    "resolve",
+    "until_restart",
+]

@@ -1,0 +1,183 @@
+"""Reads burstd.toml, checks it whole, and says everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from burstd.model.offer import OfferRule, Pool
+from burstd.model.shape import Shape
+from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
+from burstd.settings.sections import Section, Settings
+from burstd.settings.source import KeyPath, Source, find_lines
+
+DEFAULT_PATH = Path("/etc/burstd/burstd.toml")
+
+
+def load(path: Path | str = DEFAULT_PATH, *, check_files: bool = True) -> Settings:
+    """The settings in a file. Raises SettingsError with every fault that can be seen without the plug-ins.
+
+    ``check_files`` also looks at the files that the settings name: secrets must not be readable by others.
+    """
+    source = Source(str(path))
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise SettingsError(
+            source, [Fault((), "there is no such file; copy the example that came with burstd")]
+        ) from None
+    except OSError as error:
+        raise SettingsError(source, [Fault((), f"cannot be read ({error.strerror})")]) from error
+    mode = Path(path).stat().st_mode
+    return loads(content, str(path), check_files=check_files, extra=_writable(mode) if check_files else ())
+
+
+def loads(
+    content: bytes | str, name: str = "burstd.toml", *, check_files: bool = False, extra: Iterable[Fault] = ()
+) -> Settings:
+    """The same from the file's content."""
+    source = Source(name)
+    try:
+        text = content.decode() if isinstance(content, bytes) else content
+        data = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = bytes(content).count(b"\n", 0, error.start) + 1  # type: ignore[arg-type]
+        raise SettingsError(source, [Fault((), "is not UTF-8 text", line)]) from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(source, [_syntax(error)]) from error
+    source = Source(name, find_lines(text))
+    faults = [*extra, *_across(data)]
+    settings: Settings | None = None
+    try:
+        settings = Settings.model_validate(data)
+    except ValidationError as error:
+        faults += faults_of(error, Settings, data, elsewhere=_ELSEWHERE)
+    if settings is not None and check_files:
+        faults += secret_faults(settings)
+    if faults or settings is None:
+        raise SettingsError(source, faults)
+    settings._source = source  # noqa: SLF001  only this room sets it
+    return settings
+
+
+def pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> dict[str, Pool]:
+    """The pools, with their slots spelled out by ``expand`` (burstd.slurm.hostlist; raises ValueError).
+
+    Raises SettingsError for host lists that are none, and for slots that stand in two pools.
+    """
+    made: dict[str, Pool] = {}
+    faults: list[Fault] = []
+    owner: dict[str, str] = {}
+    for name, pool in settings.pools.items():
+        place: KeyPath = ("pools", name, "nodes")
+        try:
+            slots = tuple(expand(pool.nodes))
+        except ValueError as error:
+            faults.append(Fault(place, f"is no host list: {error}"))
+            continue
+        if not slots:
+            faults.append(Fault(place, "names no node"))
+        twice = sorted({s for s in slots if slots.count(s) > 1}) if len(set(slots)) < len(slots) else []
+        if twice:
+            faults.append(Fault(place, f"names {twice[0]} more than once"))
+        shared = next((s for s in slots if s in owner), None)
+        if shared is not None:
+            faults.append(Fault(place, f"names {shared}, which pool {owner[shared]!r} has; a slot has one shape"))
+        owner |= dict.fromkeys(slots, name)
+        shape = Shape(pool.cpus, pool.memory, pool.gres, frozenset(pool.features))
+        rules = tuple(OfferRule(o.provider, o.instance_types, o.zones, o.markets, o.image) for o in pool.offers)
+        made[name] = Pool(name, slots, pool.partitions, shape, rules)
+    if faults:
+        raise SettingsError(settings.source, faults)
+    return made
+
+
+def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[Fault]:
+    """Faults of the files that fields marked SECRET name: missing, unreadable, or readable by others.
+
+    Plug-ins mark theirs with ``Field(json_schema_extra={"secret": True})``.
+    """
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        marks = info.json_schema_extra
+        if isinstance(marks, dict) and marks.get("secret") and isinstance(value, (str, Path)) and str(value):
+            text = _secret_fault(Path(value))
+            if text:
+                yield Fault((*before, name), text)
+        elif isinstance(value, BaseModel):
+            yield from secret_faults(value, (*before, name))
+
+
+def _secret_fault(path: Path) -> str:
+    try:
+        found = path.stat()
+        readable = os.access(path, os.R_OK)
+    except PermissionError:
+        readable = False
+    except OSError as error:
+        return f"the file {path} cannot be used ({error.strerror})"
+    if not readable:
+        return f"the file {path} cannot be read by {_me()}, as whom this runs"
+    if not stat.S_ISREG(found.st_mode):
+        return f"{path} is no regular file"
+    if found.st_mode & 0o007:
+        return f"the file {path} is open to everybody (mode {stat.S_IMODE(found.st_mode):04o}); 'chmod o= {path}'"
+    return ""
+
+
+def _me() -> str:
+    try:
+        return f"user {pwd.getpwuid(os.geteuid()).pw_name}"
+    except KeyError:
+        return f"user id {os.geteuid()}"
+
+
+def _writable(mode: int) -> list[Fault]:
+    if mode & 0o002:
+        return [Fault((), f"can be written by everybody (mode {stat.S_IMODE(mode):04o}); 'chmod o-w' it")]
+    return []
+
+
+def _syntax(error: tomllib.TOMLDecodeError) -> Fault:
+    text = str(error)
+    place = re.search(r" \(at line (\d+), column (\d+)\)$", text)
+    if place is None:
+        return Fault((), f"is no TOML: {text}")
+    return Fault((), f"is no TOML at column {place[2]}: {text[: place.start()]}", int(place[1]))
+
+
+def _across(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """What one table alone cannot know. Looks at the raw data, so as to speak beside faults of other kinds."""
+    providers = data.get("providers")
+    known = list(providers) if isinstance(providers, dict) else []
+    found = data.get("pools")
+    for name, pool in found.items() if isinstance(found, dict) else ():
+        offers = pool.get("offers") if isinstance(pool, dict) else None
+        for i, offer in enumerate(offers if isinstance(offers, list) else ()):
+            provider = offer.get("provider") if isinstance(offer, dict) else None
+            if isinstance(provider, str) and provider not in known:
+                there = f"known: {', '.join(sorted(known))}" if known else "there is no table [providers.NAME] at all"
+                text = f"no provider is called {provider!r}{nearest(provider, known) or ';'} {there}"
+                yield Fault(("pools", name, "offers", i, "provider"), text)
+    policies = data.get("policies")
+    chain = policies.get("chain") if isinstance(policies, dict) else None
+    if isinstance(chain, list):
+        for i, policy in enumerate(chain):
+            if policy in chain[:i]:
+                yield Fault(("policies", "chain", i), f"{policy!r} stands in the chain twice")
+
+
+_ELSEWHERE = tuple(
+    f"{table}.{key}"
+    for table, info in Settings.model_fields.items()
+    if isinstance(info.annotation, type) and issubclass(info.annotation, Section)
+    for key in info.annotation.model_fields
+)

@@ -1,0 +1,255 @@
+"""What burstd.toml may hold. Keys that are not here are refused.
+
+Lengths of time are in seconds, memory in MiB or with a unit. A field marked RESTART takes effect at the next start; a
+field marked SECRET is the path of a file that others must not be able to read. Secrets themselves never stand here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PrivateAttr
+
+from burstd.core.tuning import Tuning
+from burstd.model.shape import Gres
+from burstd.settings.source import Source
+
+RESTART: dict[str, JsonValue] = {"restart": True}
+SECRET: dict[str, JsonValue] = {"secret": True}
+
+_DEFAULT = Tuning()
+_UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_SERVERS = r"(|[^\s:,]+(:[0-9]+)?(,[^\s:,]+(:[0-9]+)?)*)"
+_GRES = re.compile(r"([a-z_][\w-]*)(?::([A-Za-z_][\w.-]*))?(?::([0-9]+))?")
+
+
+def _memory(value: object) -> object:
+    """Slurm's way: a bare number is MiB; 512M, 16G, 1T."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT])(?:i?B)?", value.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError("must be a number of MiB, or a number with a unit as in '512M', '16G' or '1T'")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _gres(value: object) -> object:
+    """Slurm's way: ``gpu:v100:4``, several with commas between, or a list of such."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        return value
+    found = []
+    for text in value:
+        match = _GRES.fullmatch(text)
+        if match is None:
+            raise ValueError(f"must be as in slurm.conf, such as 'gpu:v100:4'; {text!r} is not")
+        found.append(Gres(match[1], match[2] or "", int(match[3] or 1)))
+    return tuple(found)
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("must be an absolute path: a daemon has no folder of its own to start from")
+    return path
+
+
+def _no_password(text: str) -> str:
+    if re.match(r"\w+(\+\w+)?://[^/@]*:[^/@]+@", text):
+        raise ValueError(
+            "must not hold a password; leave it out here and put it in the file that PGPASSFILE or "
+            "~/.pgpass of burstd's user names"
+        )
+    return text
+
+
+def _matching(pattern: str, says: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(says)
+        return text
+
+    return AfterValidator(check)
+
+
+Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Memory = Annotated[int, BeforeValidator(_memory), Field(strict=True, ge=0)]
+GresList = Annotated[tuple[Gres, ...], BeforeValidator(_gres)]
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+Words = tuple[Annotated[str, Field(min_length=1)], ...]
+Name = Annotated[
+    str,
+    _matching(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "the name must be 1 to 32 letters, digits, '-' and '_'"),
+]
+
+Feature = Annotated[str, _matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")]
+
+
+class Section(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Daemon(Section):
+    """``[daemon]``: where things lie, how often burstd looks, how long it waits."""
+
+    state_dir: AbsolutePath = Field(default=Path("/var/lib/burstd"), json_schema_extra=RESTART)
+    runtime_dir: AbsolutePath = Field(default=Path("/run/burstd"), json_schema_extra=RESTART)
+    spool_dir: AbsolutePath = Field(default=Path("/var/spool/burstd"), json_schema_extra=RESTART)
+    database: Annotated[str, AfterValidator(_no_password)] = Field(default="", json_schema_extra=RESTART)
+    retention_days: Count = 400
+    admin_group: str = Field(default="burstd", json_schema_extra=RESTART)
+    log_format: Literal["text", "json"] = Field(default="text", json_schema_extra=RESTART)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    workers: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(default=8, json_schema_extra=RESTART)
+    tick_s: Seconds = 15.0
+    poll_s: Seconds = 2.0
+    cloud_poll_s: Seconds = 15.0
+    boot_timeout_s: Seconds = _DEFAULT.boot_timeout_s
+    prove_timeout_s: Seconds = _DEFAULT.prove_timeout_s
+    gang_timeout_s: Seconds = _DEFAULT.gang_timeout_s
+    orphan_grace_s: Seconds = _DEFAULT.orphan_grace_s
+    node_down_grace_s: Seconds = _DEFAULT.node_down_grace_s
+    launch_attempts: Count = _DEFAULT.launch_attempts
+    tidy_every_s: Seconds = _DEFAULT.tidy_every_s
+
+
+def _auto(value: object) -> object:
+    return None if value == "auto" else value
+
+
+class Slurm(Section):
+    """``[slurm]``: how to speak with slurmctld, and what the lines for slurm.conf are made from."""
+
+    interface: Literal["auto", "commands", "pyslurm"] = Field(default="auto", json_schema_extra=RESTART)
+    bin_dir: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
+    conf: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
+    gate: Annotated[str, _matching(r"[A-Za-z0-9][\w.-]{0,63}", "must be a name that Slurm takes for a reservation")] = (
+        Field(default=_DEFAULT.gate, json_schema_extra=RESTART)
+    )
+    conf_server: Annotated[str, _matching(_SERVERS, "must be 'host' or 'host:port', as slurmd takes it")] = ""
+    bind_depth: Annotated[int, Field(strict=True, ge=0)] = _DEFAULT.bind_depth
+    bind_timeout_s: Seconds = _DEFAULT.bind_timeout_s
+    state_save_location: Annotated[AbsolutePath | None, BeforeValidator(_auto)] = Field(
+        default=None, json_schema_extra=RESTART
+    )
+    programs: AbsolutePath = Path("/usr/bin")
+    keep_partitions: Words = ()
+    resume_timeout_s: Count = 900
+    suspend_timeout_s: Count = 30
+    devices: dict[str, str] = Field(default_factory=lambda: {"gpu": "/dev/nvidia{}"})
+
+
+class Offers(Section):
+    """One entry of ``offers`` of a pool: which offers of one provider may fill it. Patterns as in the shell."""
+
+    provider: str
+    instance_types: Words = ()
+    zones: Words = ()
+    markets: Annotated[tuple[Literal["on-demand", "spot"], ...], Field(min_length=1)] = ("on-demand",)
+    image: str = ""
+
+
+class PoolSettings(Section):
+    """``[pools.NAME]``: slots of one shape, as their NodeName line in slurm.conf has it."""
+
+    nodes: Annotated[str, Field(min_length=1)]
+    partitions: Annotated[Words, Field(min_length=1)]
+    cpus: Count
+    memory: Memory
+    gres: GresList = ()
+    features: tuple[
+        Annotated[str, _matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
+    ] = ()
+    offers: Annotated[tuple[Offers, ...], Field(min_length=1)]
+
+
+class ProviderSettings(BaseModel):
+    """``[providers.NAME]``: the kind of cloud, and the settings that this kind has (checked by ``resolve``)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    kind: str
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The plug-in's own keys."""
+        return dict(self.model_extra or {})
+
+
+class Policies(BaseModel):
+    """``[policies]``: the chain, in order; each ``[policies.NAME]`` is that policy's own (checked by ``resolve``)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, dict[str, Any]]
+    chain: tuple[str, ...] = ("backlog", "idle", "limits")
+
+    @property
+    def own(self) -> dict[str, dict[str, Any]]:
+        """The settings of each policy that has a table."""
+        return dict(self.model_extra or {})
+
+
+class Check(Section):
+    """One entry of ``extra_checks``: a command that must end with 0 on the machine."""
+
+    name: Annotated[str, Field(min_length=1)]
+    command: Annotated[str, Field(min_length=1)]
+
+
+class NodeSettings(Section):
+    """``[node]``: how a machine is reached, proved and made into a Slurm node."""
+
+    ssh_user: str = "root"
+    ssh_port: Annotated[int, Field(strict=True, ge=1, le=65535)] = 22
+    ssh_key: AbsolutePath | None = None
+    ssh_timeout_s: Seconds = 10.0
+    host_keys: Literal["console", "first_use"] = "console"
+    munge_key: AbsolutePath = Field(default=Path("/etc/munge/munge.key"), json_schema_extra=SECRET)
+    user_data: AbsolutePath | None = None
+    start_command: Words = ()
+    clock_skew_s: Seconds = 2.0
+    min_tmp_mib: Memory = 0
+    check_slurm_version: bool = True
+    check_gpus: bool = True
+    extra_checks: tuple[Check, ...] = ()
+
+
+class Settings(Section):
+    """The whole file."""
+
+    cluster: Annotated[str, _matching(r"[a-z0-9-]{1,32}", "must be 1 to 32 of a-z, 0-9 and '-'")] = Field(
+        json_schema_extra=RESTART
+    )
+    daemon: Daemon = Daemon()
+    slurm: Slurm = Slurm()
+    pools: dict[Name, PoolSettings] = Field(default_factory=dict)
+    providers: dict[Name, ProviderSettings] = Field(default_factory=dict, json_schema_extra=RESTART)
+    policies: Policies = Policies()
+    node: NodeSettings = NodeSettings()
+
+    _source: Source = PrivateAttr(default_factory=Source)
+
+    @property
+    def source(self) -> Source:
+        """Where it was read, for messages."""
+        return self._source
+
+    @property
+    def database(self) -> str:
+        """Path or URL of the database."""
+        return self.daemon.database or str(self.daemon.state_dir / "burstd.db")
+
+    @property
+    def ssh_key(self) -> Path:
+        """burstd's private ssh key; made at the first start where the setting is left out."""
+        return self.node.ssh_key or self.daemon.state_dir / "ssh_key"
+
+    @property
+    def tuning(self) -> Tuning:
+        """The times and limits that the core decides by."""
+        named = {**dict(self.slurm), **dict(self.daemon)}
+        return Tuning(**{name: named[name] for name in Tuning.__dataclass_fields__})
