@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from burstd.model.errors import ProviderError
 from burstd.model.instance import Instance, Leftover
@@ -116,3 +116,14 @@ class QuotaReport(Protocol):
     def quotas(self) -> Sequence[Quota]:
         """The limits that bear on launching."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderPlugin:
+    """What an entry point of the group ``burstd.providers`` names: how to make a provider from its settings."""
+
+    name: str
+    settings: type[Any]
+    """A pydantic model that refuses unknown keys; its fields are the keys of ``[providers.NAME]`` beside ``kind``."""
+    make: Callable[[str, str, Any], Provider]
+    """Takes the provider's name, the cluster's name (for the tags) and the settings; calls no cloud yet."""
