@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -63,6 +63,14 @@ def dropped(want: Want, by: str, reason: str) -> tuple[Remark, ...]:
     )
 
 
+def units(wants: Iterable[Want]) -> tuple[tuple[Want, ...], ...]:
+    """The wants in their order, those of one gang together: what stands or falls as a whole."""
+    found: dict[str, list[Want]] = {}
+    for index, want in enumerate(wants):
+        found.setdefault(want.gang or f"#{index}", []).append(want)
+    return tuple(tuple(unit) for unit in found.values())
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyFailed:
     """A policy that raised or broke its contract: nothing is made and nothing released until it is mended."""
@@ -96,7 +104,10 @@ class Policy(Protocol):
     Constructed with its own settings by an entry point of the group ``burstd.policies`` (see docs/policy-authors.md).
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The word by which remarks and settings name it."""
+        ...
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Narrows or widens the target; each change comes with a remark."""

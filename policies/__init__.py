@@ -1,0 +1,1 @@
+"""The policies that come with burstd, one file each."""

@@ -1,0 +1,125 @@
+"""When to burst: only when enough jobs wait, or when one has waited long enough.
+
+Use it to keep single short jobs from starting machines, and to give the site's own nodes a chance to free up. With the
+defaults nothing is held back. ``min_jobs`` jobs that have all waited ``min_age_s`` seconds start machines; a job that
+has waited ``max_age_s`` does so alone.
+
+    [policies.backlog]
+    min_jobs = 3
+    min_age_s = 60
+    max_age_s = 900
+    [policies.backlog.pools.gpu]
+    min_jobs = 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from burstd.model.claim import Cause
+from burstd.model.job import Job
+from burstd.model.policy import PolicyPlugin, Remark, Target, Want, dropped, units
+from burstd.model.snapshot import SlurmView, Snapshot
+
+
+class PoolSettings(BaseModel):
+    """What a pool has otherwise; what is left out is as for all pools."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    min_jobs: int | None = Field(default=None, ge=1)
+    min_age_s: float | None = Field(default=None, ge=0)
+    max_age_s: float | None = Field(default=None, ge=0)
+
+
+class Settings(BaseModel):
+    """``[policies.backlog]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    min_jobs: int = Field(default=1, ge=1)
+    """Fewest waiting jobs (array tasks counted) that start machines of a pool."""
+    min_age_s: float = Field(default=0, ge=0)
+    """Seconds that a job must have waited to count."""
+    max_age_s: float | None = Field(default=None, ge=0)
+    """Seconds after which a job starts machines however few wait; none: never."""
+    pools: dict[str, PoolSettings] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The policy."""
+
+    settings: Settings
+    name: str = "backlog"
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """Takes away wants whose jobs are too few or too young."""
+        if not isinstance(snapshot.slurm, SlurmView):
+            return target
+        asked = {job for want in target.wants for job in want.jobs}
+        jobs = {job.id: job for job in snapshot.slurm.jobs if job.id in asked}
+        full = self._full_pools(snapshot, target)
+        depth = self._depth(target, jobs, snapshot.now)
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        for unit in units(target.wants):
+            reason = next((r for want in unit if (r := self._refusal(want, jobs, depth, full, snapshot.now))), "")
+            if reason:
+                remarks += [remark for want in unit for remark in dropped(want, self.name, reason)]
+            else:
+                wants += unit
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+
+    def _of(self, pool: str) -> tuple[int, float, float | None]:
+        all_, own = self.settings, self.settings.pools.get(pool, PoolSettings())
+        return (
+            all_.min_jobs if own.min_jobs is None else own.min_jobs,
+            all_.min_age_s if own.min_age_s is None else own.min_age_s,
+            all_.max_age_s if own.max_age_s is None else own.max_age_s,
+        )
+
+    def _depth(self, target: Target, jobs: Mapping[str, Job], now: float) -> dict[str, int]:
+        """Jobs (array tasks counted) of each pool that have waited long enough."""
+        counted: dict[str, set[str]] = {}
+        for want in target.wants:
+            _, min_age, _ = self._of(want.pool)
+            old = {job for job in want.jobs if job in jobs and _age(jobs[job], now) >= min_age}
+            counted.setdefault(want.pool, set()).update(old)
+        return {pool: sum(jobs[job].tasks for job in some) for pool, some in counted.items()}
+
+    @staticmethod
+    def _full_pools(snapshot: Snapshot, target: Target) -> set[str]:
+        """Pools of which every free slot is wanted: more jobs than these would wait there too."""
+        wanted: dict[str, int] = {}
+        for want in target.wants:
+            wanted[want.pool] = wanted.get(want.pool, 0) + want.nodes
+        return {pool for pool, nodes in wanted.items() if nodes >= len(snapshot.free_slots(snapshot.pools[pool]))}
+
+    def _refusal(
+        self, want: Want, jobs: Mapping[str, Job], depth: Mapping[str, int], full: set[str], now: float
+    ) -> str:
+        if want.cause is not Cause.DEMAND:
+            return ""
+        min_jobs, min_age, max_age = self._of(want.pool)
+        age = max((_age(jobs[job], now) for job in want.jobs if job in jobs), default=0.0)
+        if max_age is not None and age >= max_age:
+            return ""
+        if age < min_age:
+            return (
+                f"jobs wait {min_age:g} s before machines of pool {want.pool} are started for them ({age:.0f} s so far)"
+            )
+        if depth.get(want.pool, 0) < min_jobs and want.pool not in full:
+            return f"pool {want.pool} starts machines for {min_jobs} waiting jobs ({depth.get(want.pool, 0)} so far)"
+        return ""
+
+
+def _age(job: Job, now: float) -> float:
+    """Seconds since it could have started."""
+    return max(0.0, now - max(job.submitted, job.eligible))
+
+
+plugin = PolicyPlugin("backlog", Settings, Backlog)

@@ -1,0 +1,158 @@
+"""How many nodes there may be, and how many may be started in a minute: in all, and for each pool, provider and user.
+
+Use it always: it is what stands between a runaway queue and the bill. ``"*"`` names every pool, provider or user that
+has no entry of its own. Machines count from the moment they are claimed until the provider lists them no more. A
+multi-node job is never split; one that is larger than a limit of nodes waits for ever (and is told so), one that is
+larger than a rate goes alone, when nothing else was started for a minute.
+
+    [policies.limits]
+    nodes = 100
+    launches_per_minute = 60
+    [policies.limits.providers.aws]
+    nodes = 40
+    [policies.limits.users."*"]
+    nodes = 8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from burstd.model.claim import ClaimState
+from burstd.model.policy import PolicyPlugin, Remark, Target, Want, dropped, units
+from burstd.model.snapshot import Snapshot
+
+MINUTE_S = 60.0
+_ALL = ("", "")
+
+
+class Limit(BaseModel):
+    """Limits of one pool, provider or user; none: no limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nodes: int | None = Field(default=None, ge=0)
+    """Most machines at a time."""
+    launches_per_minute: int | None = Field(default=None, ge=0)
+    """Most machines started within 60 seconds."""
+
+
+class Settings(Limit):
+    """``[policies.limits]``; ``nodes`` and ``launches_per_minute`` here hold for all together."""
+
+    pools: dict[str, Limit] = {}
+    providers: dict[str, Limit] = {}
+    users: dict[str, Limit] = {}
+
+
+Key = tuple[str, str]
+"""What a limit is kept for: ``("pool", "gpu")``, ``("user", "ada")``, ``("", "")`` for all."""
+
+
+@dataclass(slots=True)
+class _Usage:
+    """Machines, and machines started in the last minute."""
+
+    nodes: dict[Key, int]
+    started: dict[Key, int]
+
+    def add(self, keys: Iterable[Key], nodes: int) -> None:
+        for key in keys:
+            self.nodes[key] = self.nodes.get(key, 0) + nodes
+            self.started[key] = self.started.get(key, 0) + nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The policy."""
+
+    settings: Settings
+    name: str = "limits"
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """Takes away what is too much, from the last want on; takes away offers of providers that are full."""
+        usage = self._usage(snapshot)
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        for unit in units(target.wants):
+            narrowed, reason = self._narrow(unit, usage)
+            if reason:
+                remarks += [remark for want in unit for remark in dropped(want, self.name, reason)]
+                continue
+            for want, before in zip(narrowed, unit, strict=True):
+                usage.add(_keys(want.pool, want.offers[0].provider if want.offers else "", want.users), want.nodes)
+                if len(want.offers) < len(before.offers):
+                    gone = sorted({o.provider for o in before.offers} - {o.provider for o in want.offers})
+                    reason = f"not from {', '.join(gone)} ({before.reason}): the limit is reached"
+                    remarks.append(Remark(self.name, f"pool:{want.pool}", "drop", reason))
+            wants += narrowed
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+
+    @staticmethod
+    def _usage(snapshot: Snapshot) -> _Usage:
+        usage = _Usage({}, {})
+        for claim in snapshot.claims:
+            keys = _keys(claim.pool, claim.offer.provider, claim.users)
+            for key in keys:
+                usage.nodes[key] = usage.nodes.get(key, 0) + 1
+                if claim.state is ClaimState.PLANNED and claim.launch_called is None:
+                    # It will be started at once: it counts before the record of launches has it.
+                    usage.started[key] = usage.started.get(key, 0) + 1
+        for launch in snapshot.launched:
+            if launch.at > snapshot.now - MINUTE_S:
+                for key in _keys(launch.pool, launch.provider, launch.users):
+                    usage.started[key] = usage.started.get(key, 0) + 1
+        return usage
+
+    def _narrow(self, unit: tuple[Want, ...], usage: _Usage) -> tuple[list[Want], str]:
+        """The unit with the offers that are within the limits, and why it cannot be had at all."""
+        trial = _Usage(dict(usage.nodes), dict(usage.started))
+        narrowed: list[Want] = []
+        for want in unit:
+            reasons: dict[str, str] = {}
+            for provider in dict.fromkeys(offer.provider for offer in want.offers):
+                reasons[provider] = self._excess(_keys(want.pool, provider, want.users), want.nodes, trial, unit, usage)
+            offers = tuple(offer for offer in want.offers if not reasons[offer.provider])
+            if want.offers and not offers:
+                return [], "; ".join(dict.fromkeys(reasons.values()))
+            narrowed.append(replace(want, offers=offers) if len(offers) < len(want.offers) else want)
+            trial.add(_keys(want.pool, offers[0].provider if offers else "", want.users), want.nodes)
+        return narrowed, ""
+
+    def _excess(self, keys: tuple[Key, ...], nodes: int, trial: _Usage, unit: tuple[Want, ...], before: _Usage) -> str:
+        """Which limit so many nodes more would break; empty: none."""
+        gang = sum(want.nodes for want in unit) > 1
+        for key in keys:
+            limit = self._limit(key)
+            if limit is None:
+                continue
+            whose = f" of {key[0]} {key[1]}" if key[0] else ""
+            there = trial.nodes.get(key, 0)
+            if limit.nodes is not None and there + nodes > limit.nodes:
+                return f"the limit{whose} is {limit.nodes} node(s), and {there} are there or coming"
+            rate, started = limit.launches_per_minute, trial.started.get(key, 0)
+            alone = gang and rate and not before.started.get(key, 0)
+            if rate is not None and started + nodes > rate and not alone:
+                return f"the limit{whose} is {rate} launch(es) a minute, and {started} were made"
+        return ""
+
+    def _limit(self, key: Key) -> Limit | None:
+        kind, name = key
+        if not kind:
+            return self.settings
+        of: Mapping[str, Limit] = {
+            "pool": self.settings.pools,
+            "provider": self.settings.providers,
+            "user": self.settings.users,
+        }[kind]
+        return of.get(name, of.get("*"))
+
+
+def _keys(pool: str, provider: str, users: Iterable[str]) -> tuple[Key, ...]:
+    return (_ALL, ("pool", pool), ("provider", provider), *(("user", user) for user in dict.fromkeys(users)))
+
+
+plugin = PolicyPlugin("limits", Settings, Limits)
