@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -40,6 +41,8 @@ class ThreadWorkers:
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closing = threading.Event()
+        self._counting = threading.Lock()
+        self._under_way: Counter[str] = Counter()
 
     def submit(self, lane: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """See Workers."""
@@ -52,8 +55,12 @@ class ThreadWorkers:
                 result: T | Exception = work()
             except Exception as error:  # noqa: BLE001  it goes to ``done``, which must deal with it
                 result = error
+            with self._counting:
+                self._under_way[lane] -= 1
             self.post(lambda: done(result))
 
+        with self._counting:
+            self._under_way[lane] += 1
         pool.submit(run)
 
     def post(self, done: Callable[[], None]) -> None:
@@ -72,6 +79,11 @@ class ThreadWorkers:
                 return count
             done()
             count += 1
+
+    def under_way(self) -> dict[str, int]:
+        """Calls that were begun or wait, by lane; from any thread."""
+        with self._counting:
+            return dict(+self._under_way)
 
     def close(self) -> None:
         """Takes no more work and drops what waits; what is under way is repeated after the next start."""

@@ -1,0 +1,163 @@
+"""The one place where everything is put together."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+
+from burstd.daemon import logs, parts as make, sockets
+from burstd.daemon.clock import SteadyClock
+from burstd.daemon.commands import Commands
+from burstd.daemon.control import ControlServer
+from burstd.daemon.control_office import Facts
+from burstd.daemon.loop import Loop
+from burstd.daemon.observer import Pace
+from burstd.daemon.office import DaemonOffice
+from burstd.daemon.reconciler import Reconciler, Rules
+from burstd.daemon.wake import Wake
+from burstd.daemon.workers import ThreadWorkers
+from burstd.model.command import CommandResult
+from burstd.model.offer import Pool
+from burstd.model.provider import Provider
+from burstd.model.scheduler import Scheduler
+from burstd.settings import Plugins, Resolved, Settings, SettingsError, diff, load, pools, resolve, until_restart
+from burstd.slurm.hostlist import expand
+from burstd.slurm.power_server import PowerServer
+from burstd.store import Store
+
+log = structlog.get_logger(__name__)
+
+VERSION = version("burstd")
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Settings that passed every check, and the plug-ins they name."""
+
+    path: Path
+    settings: Settings
+    resolved: Resolved
+    pools: Mapping[str, Pool]
+
+
+def prepare(path: Path) -> Ready:
+    """Reads and checks the settings and loads the plug-ins. Raises SettingsError with every fault."""
+    settings = load(path)
+    resolved = resolve(settings, Plugins.installed())
+    return Ready(path, settings, resolved, pools(settings, expand))
+
+
+def rules(ready: Ready) -> Rules:
+    """What may change while the daemon runs."""
+    policies = tuple(chosen.plugin.make(chosen.settings) for chosen in ready.resolved.policies)
+    return Rules(ready.pools, policies, ready.settings.tuning)
+
+
+def pace(settings: Settings) -> Pace:
+    """How often things are looked at."""
+    daemon = settings.daemon
+    return Pace(tick_s=daemon.tick_s, poll_s=daemon.poll_s, cloud_poll_s=daemon.cloud_poll_s)
+
+
+def new_id() -> str:
+    """A claim's id: short, valid in host names and tags, later ones sort after earlier ones."""
+    return f"{int(time.time()):x}-{secrets.token_hex(4)}"
+
+
+def run(ready: Ready) -> None:
+    """Runs the daemon until a signal ends it. Raises BurstdError where it cannot start."""
+    settings = ready.settings
+    logs.configure(settings.daemon.log_format, settings.daemon.log_level)
+    with ExitStack() as stack:
+        lock = sockets.single_instance(settings.daemon.state_dir)
+        stack.callback(lock.release)
+        clock = SteadyClock()
+        store = Store.open(settings.database, clock)
+        stack.callback(store.close)
+        wake = Wake()
+        scheduler = make.scheduler(settings, clock)
+        providers: dict[str, Provider] = {}
+        for name, chosen in ready.resolved.providers.items():
+            providers[name] = chosen.plugin.make(name, settings.cluster, chosen.settings)
+            stack.callback(providers[name].close)
+        workers = ThreadWorkers(wake, settings.daemon.workers)
+        stack.callback(workers.close)
+        reconciler = Reconciler(
+            cluster=settings.cluster, rules=rules(ready), pace=pace(settings), store=store, scheduler=scheduler,
+            providers=providers, prover=make.prover(settings, scheduler), workers=workers, clock=clock,
+            user_data=make.user_data(settings), new_id=new_id,
+        )  # fmt: skip
+        _run(ready, stack, _Parts(clock, store, wake, scheduler, workers, reconciler))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    clock: SteadyClock
+    store: Store
+    wake: Wake
+    scheduler: Scheduler
+    workers: ThreadWorkers
+    reconciler: Reconciler
+
+
+def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
+    settings, reconciler = ready.settings, parts.reconciler
+    started = parts.clock.now()
+    parts.store.append("daemon", new="started", reason=f"burstd {VERSION} with {ready.path}")
+    slurm_version = make.slurm_version(parts.scheduler)
+
+    def facts() -> Facts:
+        alarms = (reconciler.alarm,) if reconciler.alarm else ()
+        return Facts(
+            VERSION, settings.cluster, started, slurm_version, alarms, parts.workers.under_way(), str(ready.path)
+        )
+
+    reader = parts.store.reader()
+    stack.callback(reader.close)
+    office = DaemonOffice(
+        reader=reader, clock=parts.clock, facts=facts, latest=lambda: reconciler.latest, wake=parts.wake
+    )
+    current = ready
+
+    def reload(by: str) -> CommandResult:
+        nonlocal current
+        try:
+            fresh = prepare(current.path)
+        except SettingsError as error:
+            log.error("settings not taken, the old ones stay in force", error=str(error))
+            return CommandResult(str(error), done=False, changed=False)
+        changes = diff(current.settings, fresh.settings)
+        settings = until_restart(current.settings, fresh.settings)
+        current = Ready(fresh.path, settings, fresh.resolved, pools(settings, expand))
+        reconciler.reload(rules(current))
+        logs.configure(settings.daemon.log_format, settings.daemon.log_level)
+        log.info("settings taken", by=by, changes=str(changes))
+        parts.store.append("daemon", new="reloaded", reason=str(changes), cause=by)
+        return CommandResult(str(changes))
+
+    commands = Commands(parts.store, reconciler, parts.clock, reload)
+    control = ControlServer(
+        office, sockets.listen(settings.daemon.runtime_dir / "control.sock"), settings.daemon.admin_group
+    )
+    control.start()
+    stack.callback(control.stop)
+    power = PowerServer(settings.daemon.runtime_dir / "power.sock", settings.daemon.spool_dir / "power", parts.wake)
+    power.start()
+    stack.callback(power.stop)
+    stack.callback(make.watch(settings, parts.wake, reconciler))
+    loop = Loop(
+        reconciler=reconciler, office=office, commands=commands, store=parts.store, clock=parts.clock,
+        wake=parts.wake, signs=make.signs(), keep_s=settings.daemon.retention_days * DAY_S,
+    )  # fmt: skip
+    loop.on_signals()
+    log.info("burstd runs", version=VERSION, cluster=settings.cluster, pools=sorted(ready.pools))
+    loop.run(reload)
+    parts.store.append("daemon", new="stopped", reason="asked to end; open nodes go on")

@@ -1,0 +1,48 @@
+"""The program ``burstd``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from burstd.model.errors import BurstdError
+from burstd.settings import DEFAULT_PATH, SettingsError
+
+EX_CONFIG = 78
+EX_UNAVAILABLE = 69
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the daemon in the foreground; systemd, or whoever started it, does the rest.
+
+    Ends with 0 after SIGTERM or SIGINT, 78 where the settings are wrong, 69 where it cannot start.
+    """
+    parser = argparse.ArgumentParser(prog="burstd", description="Makes a cloud look like one more Slurm partition.")
+    parser.add_argument("--config", type=Path, default=Path(DEFAULT_PATH), help=f"settings (default {DEFAULT_PATH})")
+    parser.add_argument("--check", action="store_true", help="check the settings and end")
+    parser.add_argument("--version", action="store_true", help="print the version and end")
+    words = parser.parse_args(argv)
+    # The daemon's parts take half a second to import; --help and --version need none of them.
+    from burstd.daemon import app  # noqa: PLC0415
+
+    if words.version:
+        sys.stdout.write(f"burstd {app.VERSION}\n")
+        return 0
+    try:
+        ready = app.prepare(words.config)
+        if words.check:
+            sys.stdout.write(f"{words.config}: {len(ready.pools)} pools, no fault\n")
+            return 0
+        app.run(ready)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return EX_CONFIG
+    except BurstdError as error:
+        sys.stderr.write(f"burstd: {error}\n")
+        return EX_UNAVAILABLE
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Calls to a dead cloud may hang in their threads for minutes; all that matters is in the store by now.
+    os._exit(0)

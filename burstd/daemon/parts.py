@@ -1,0 +1,107 @@
+"""Makes the daemon's parts from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from burstd.daemon import systemd
+from burstd.daemon.loop import Signs
+from burstd.daemon.reconciler import Reconciler
+from burstd.daemon.wake import Wake
+from burstd.model.clock import Clock
+from burstd.model.errors import SchedulerUnavailable
+from burstd.model.offer import Pool
+from burstd.model.prover import Prover
+from burstd.model.scheduler import Scheduler
+from burstd.node.hostkeys import Trust
+from burstd.node.keys import ensure_ssh_key
+from burstd.node.prover import Site, SshProver
+from burstd.node.user_data import UserData, render
+from burstd.settings import Settings
+from burstd.slurm.events import StateWatch
+from burstd.slurm.scheduler import open_scheduler
+
+log = structlog.get_logger(__name__)
+
+ALIVE_EVERY_S = 5.0
+
+
+def scheduler(settings: Settings, clock: Clock) -> Scheduler:
+    """Slurm, by the interface that the settings name. Its times become burstd's steady ones."""
+    return open_scheduler(
+        settings.slurm.interface,
+        bin_dir=settings.slurm.bin_dir,
+        conf=settings.slurm.conf,
+        gate=settings.slurm.gate,
+        translate=lambda wall: wall + clock.now() - clock.wall() if wall else 0.0,
+    )
+
+
+def prover(settings: Settings, slurm: Scheduler, clock: Clock) -> Prover:
+    """What makes machines into nodes; makes burstd's own ssh key at the first start."""
+    ensure_ssh_key(settings.ssh_key)
+    node = settings.node
+    site = Site(
+        key=settings.ssh_key,
+        pins=settings.daemon.state_dir / "host_keys",
+        munge_key=node.munge_key,
+        conf_server=settings.slurm.conf_server,
+        ssh_user=node.ssh_user,
+        ssh_port=node.ssh_port,
+        trust=dict.fromkeys(settings.providers, Trust(node.host_keys)),
+        users=node.users,
+        compare_job_users=node.compare_job_users,
+        os=node.os,
+        gpu_names=node.gpu_names,
+        gpu_devices=node.gpu_devices,
+        clock_tolerance_s=node.clock_tolerance_s,
+        free_mib=node.free_disk,
+        skip=frozenset(node.skip),
+        slurmd_options=node.slurmd_options,
+        connect_timeout_s=node.ssh_timeout_s,
+    )
+    return SshProver(site, slurm_version=slurm.version, wall=clock.wall)
+
+
+def user_data(settings: Settings) -> Callable[[Pool, str], str]:
+    """Renders the cloud-init user data of a pool's machines at a provider."""
+    public = ensure_ssh_key(settings.ssh_key)
+    munge_key = settings.node.munge_key
+
+    def rendered(pool: Pool, provider: str) -> str:
+        values = UserData(settings.cluster, pool.name, provider, public)
+        return render(values, settings.node.user_data, [munge_key.read_bytes()] if munge_key.exists() else [])
+
+    return rendered
+
+
+def slurm_version(slurm: Scheduler) -> str:
+    """``22.05.8``; empty while slurmctld does not answer."""
+    try:
+        return "{}.{:02}.{}".format(*slurm.version())
+    except SchedulerUnavailable as error:
+        log.warning("slurm does not answer yet", error=str(error))
+        return ""
+
+
+def watch(settings: Settings, wake: Wake, reconciler: Reconciler) -> Callable[[], None]:
+    """Watches Slurm's state directory for hints; returns what ends it. Without the right to it the queue is polled."""
+    watch = StateWatch(settings.slurm.state_save_location, wake)
+    problem = watch.start()
+    reconciler.watching = not problem
+    if problem:
+        log.info("the queue is polled", every_s=settings.daemon.poll_s, reason=problem)
+    return watch.stop
+
+
+def signs() -> Signs:
+    """Tells systemd, where it listens."""
+    every = systemd.watchdog_interval_s()
+    return Signs(
+        ready=systemd.ready,
+        alive=systemd.alive,
+        stopping=systemd.stopping,
+        alive_every_s=min(every / 2, ALIVE_EVERY_S) if every else ALIVE_EVERY_S,
+    )
