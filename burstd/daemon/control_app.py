@@ -1,0 +1,92 @@
+"""The control interface as an ASGI application; it expects the caller's Peer in the connection's state."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from burstd.daemon import control_acts, control_reads
+from burstd.daemon.control_desk import Denied
+from burstd.daemon.control_office import Office
+from burstd.daemon.control_rights import Rights
+from burstd.daemon.views import ErrorView
+from burstd.model.errors import BurstdError
+from burstd.store import UnknownClaim
+
+MOST_BODY = 1 << 20
+"""Bytes; a body is read before it is known who sent it, and anyone may connect."""
+
+
+def make_app(office: Office, rights: Rights) -> FastAPI:
+    """The application; all state but these two is in the daemon."""
+    app = FastAPI(title="burstd", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
+    app.state.office = office
+    app.state.rights = rights
+    app.include_router(control_reads.router)
+    app.include_router(control_acts.router)
+    app.add_exception_handler(Denied, _denied)
+    app.add_exception_handler(BurstdError, _failed)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _broken)
+    app.add_middleware(SmallBodies)
+    return app
+
+
+class SmallBodies:
+    """Refuses bodies of more than MOST_BODY bytes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        read = 0
+
+        async def limited() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > MOST_BODY:
+                raise HTTPException(413, f"A request may have {MOST_BODY} bytes.")
+            return message
+
+        await self._app(scope, limited, send)
+
+
+def _answer(status: int, text: str, known: list[str] | None = None) -> JSONResponse:
+    return JSONResponse(ErrorView(error=text, known=known or []).model_dump(mode="json"), status)
+
+
+async def _denied(_: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, Denied):
+        raise error
+    return _answer(error.status, error.text, error.known)
+
+
+async def _failed(_: Request, error: Exception) -> JSONResponse:
+    return _answer(404 if isinstance(error, UnknownClaim) else 503, str(error))
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    faults = [f"{'.'.join(str(part) for part in e['loc'][1:]) or 'the body'}: {e['msg']}" for e in error.errors()]
+    return _answer(422, "; ".join(faults))
+
+
+async def _http(_: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, HTTPException):
+        raise error
+    return _answer(error.status_code, str(error.detail))
+
+
+async def _broken(_: Request, error: Exception) -> JSONResponse:
+    # The server logs the traceback; the caller need not see it.
+    return _answer(500, f"burstd failed to answer ({type(error).__name__}); journalctl -u burstd has the details.")

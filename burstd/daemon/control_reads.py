@@ -1,0 +1,229 @@
+"""The routes that only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from burstd.daemon.control_desk import Daemon, Denied, You, looked
+from burstd.daemon.control_office import Office, Records
+from burstd.daemon.control_rights import Caller, jobs_seen, whole
+from burstd.daemon.views import (
+    BillView,
+    EventsView,
+    EventView,
+    ExplainView,
+    JobDetailView,
+    JobsView,
+    NodeDetailView,
+    NodesView,
+    StatusView,
+    when,
+)
+from burstd.daemon.views_jobs import Queue, asks, explanation, past_remarks, remarks
+from burstd.daemon.views_nodes import event, node_of, nodes
+from burstd.daemon.views_plan import bill_view
+from burstd.daemon.views_status import status
+from burstd.model.claim import Claim
+from burstd.model.job import Job
+from burstd.store import Event, UnknownClaim, claim_subject
+from burstd.store.money import Group
+
+MOST = 10_000
+_CLAIMS_OF_A_NODE = 20
+"""How many of the last claims of a node its events are shown of."""
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/status")
+def get_status(you: You, office: Daemon) -> StatusView:
+    """Everything at a glance."""
+    return status(office.facts(), office.latest(), you, office.now())
+
+
+@router.get("/nodes")
+def get_nodes(you: You, office: Daemon, *, every: Annotated[bool, Query(alias="all")] = False) -> NodesView:
+    """Live claims and held slots; with ``all`` every slot."""
+    snapshot, _ = looked(office)
+    now = office.now()
+    seen = jobs_seen(you, snapshot)
+    return NodesView(now=when(now), nodes=nodes(snapshot, office.reader.held(), you, seen, now, every=every))
+
+
+@router.get("/nodes/{name}")
+def get_node(name: str, you: You, office: Daemon) -> NodeDetailView:
+    """One node by its name, or one claim by its id, past ones included, with its history."""
+    snapshot, _ = looked(office)
+    now, reader = office.now(), office.reader
+    seen, held = jobs_seen(you, snapshot), reader.held()
+    slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
+    found = next((n for n in nodes(snapshot, held, you, seen, now, every=True) if name in (n.slot, n.claim)), None)
+    if found is None:
+        try:
+            claim = reader.claim(name)
+        except UnknownClaim:
+            raise Denied(404, f"There is no node and no claim {name!r}.", sorted(slots)) from None
+        found = node_of(claim, None, None, you, seen, now)
+    history: list[EventView] = []
+    if found.claim and you.alone(reader.claim(found.claim).users):
+        history = [event(e) for e in reader.events(subject=claim_subject(found.claim), limit=MOST)]
+    elif you.admin:
+        history = [event(e) for e in reversed(reader.events(subject=f"slot:{found.slot}", newest=True, limit=100))]
+    return NodeDetailView(now=when(now), node=found, history=history)
+
+
+@router.get("/jobs")
+def get_jobs(you: You, office: Daemon, user: str = "") -> JobsView:
+    """Jobs of burst partitions: everyone's for administrators, else the caller's own."""
+    snapshot, plan = looked(office)
+    if user and not you.owns(user):
+        raise Denied(403, f"You are {you.user} and see your own jobs only.")
+    queue = Queue(snapshot, plan)
+    mine = [job for job in queue.burst() if you.owns(job.user) and user in ("", job.user)]
+    return JobsView(now=when(office.now()), jobs=[queue.view(job) for job in mine])
+
+
+@router.get("/jobs/{job_id}")
+def get_job(job_id: str, you: You, office: Daemon) -> JobDetailView:
+    """One job, with what was decided about it and the claims made for it."""
+    queue, job, claims = _job(job_id, you, office)
+    now, reader = office.now(), office.reader
+    seen = jobs_seen(you, queue.snapshot)
+    if job is None:
+        said = past_remarks(reader.remarks(f"job:{job_id}"))
+    else:
+        said = remarks(queue.remarks(job), reader.remarks(f"job:{job.id}"))
+    return JobDetailView(
+        now=when(now),
+        id=job.id if job is not None else job_id,
+        job=queue.view(job) if job is not None else None,
+        asks=asks(job) if job is not None else "",
+        remarks=said,
+        nodes=[node_of(claim, queue.snapshot if claim.state != "gone" else None, None, you, seen, now)
+               for claim in claims],
+    )  # fmt: skip
+
+
+@router.get("/jobs/{job_id}/explanation")
+def get_explanation(job_id: str, you: You, office: Daemon) -> ExplainView:
+    """Why a job does or does not start."""
+    queue, job, claims = _job(job_id, you, office)
+    noted = office.reader.remarks(f"job:{job.id if job is not None else job_id}")
+    if job is not None:
+        return explanation(queue, job, remarks(queue.remarks(job), noted))
+    nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
+    return ExplainView(
+        now=when(office.now()), id=job_id, job=None, verdict="gone", summary=f"it has left the queue{nodes}",
+        slurm="", remedies=[], remarks=past_remarks(noted), routes=[],
+    )  # fmt: skip
+
+
+@router.get("/events")
+def get_events(
+    you: You,
+    office: Daemon,
+    *,
+    after: Annotated[int, Query(ge=0)] = 0,
+    since: float = 0.0,
+    job: str = "",
+    node: str = "",
+    claim: str = "",
+    limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
+) -> EventsView:
+    """Without ``after`` the last ``limit`` entries of the log, with it the first ones after that ``seq``.
+
+    ``since`` in seconds since 1970. At most one of ``job``, ``node`` and ``claim``.
+    """
+    reader, newest = office.reader, after == 0
+    if sum(map(bool, (job, node, claim))) > 1:
+        raise Denied(422, "Choose one of job, node and claim.")
+    head = reader.events(newest=True, limit=1)
+    last = max(after, head[0].seq if head else 0)
+    found: Sequence[Event]
+    hidden: set[str] = set()
+    if job:
+        _, _, claims = _job(job, you, office)
+        found = reader.events(job=job, after=after, newest=newest, limit=limit)
+        hidden = {claim_subject(c.id) for c in claims if not you.alone(c.users)}
+    elif node or claim:
+        found = _of_claims(reader, you, node, claim, after, limit)
+    elif not you.admin:
+        raise Denied(403, f"You are {you.user} and see the events of your own jobs only: name one of them.")
+    else:
+        found = reader.events(after=after, newest=newest, limit=limit)
+    read = max((e.seq for e in found), default=0)
+    # Where there is more to come the next question begins after what was given, else after all there is.
+    last = read if not newest and len(found) >= limit else max(last, read)
+    return EventsView(
+        now=when(office.now()),
+        events=[
+            event(e) if e.subject not in hidden else event(e).model_copy(update={"reason": ""})
+            for e in sorted(found, key=lambda e: e.seq)
+            if e.time >= since
+        ],
+        last=last,
+    )
+
+
+@router.get("/bill")
+def get_bill(
+    you: You, office: Daemon, since: float | None = None, until: float | None = None, group: Group = "user"
+) -> BillView:
+    """What machines cost, by user, job, pool, provider or claim; default: since the first of the month (UTC).
+
+    ``since`` and ``until`` in seconds since 1970. Who is no administrator sees his own share.
+    """
+    now = office.now()
+    today = when(now)
+    begin = today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp() if since is None else since
+    end = min(now, now if until is None else until)
+    if begin >= end:
+        raise Denied(422, f"The bill would end ({when(end):%F %T}) before it begins ({when(begin):%F %T}).")
+    keys = None if you.admin else _payer_keys(you, office, group)
+    return bill_view(office.reader.bill(group, begin, end), group, begin, end, now, keys)
+
+
+def _payer_keys(you: Caller, office: Office, group: Group) -> set[str]:
+    """Keys of the bill's lines that are the caller's alone."""
+    if group == "user":
+        return {you.user}
+    if group not in ("job", "claim"):
+        raise Denied(403, f"You are {you.user} and see your own bill only: by user, job or claim.")
+    latest = office.latest()
+    seen = jobs_seen(you, latest[0] if latest else None)
+    claims = office.reader.find(user=you.user, limit=MOST)
+    if group == "claim":
+        return {c.id for c in claims if you.alone(c.users)}
+    return {job for c in claims for job in seen(c)}
+
+
+def _job(job_id: str, you: Caller, office: Office) -> tuple[Queue, Job | None, Sequence[Claim]]:
+    """A job in the queue, or None with the claims that were made for one that has left it."""
+    queue = Queue(*looked(office))
+    job = queue.find(job_id)
+    claims = office.reader.find(job=job_id)
+    if job is None and not claims and not office.reader.remarks(f"job:{job_id}"):
+        raise Denied(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
+    mine = you.owns(job.user) if job is not None else you.admin or any(you.alone(c.users) for c in claims)
+    if not mine:
+        raise Denied(403, f"You are {you.user}, and job {whole(job_id)} is not known to be yours.")
+    return queue, job, claims
+
+
+def _of_claims(reader: Records, you: Caller, node: str, claim: str, after: int, limit: int) -> Sequence[Event]:
+    """The events of a node and its last claims, or of one claim; those that the caller may see."""
+    if claim:
+        claims: Sequence[Claim] = [reader.claim(claim)]
+        if not you.alone(claims[0].users):
+            raise Denied(403, f"You are {you.user}, and claim {claim} was not made for you alone.")
+    else:
+        claims = [c for c in reader.find(slot=node, limit=_CLAIMS_OF_A_NODE) if you.alone(c.users)]
+    subjects = [claim_subject(c.id) for c in claims]
+    if node and you.admin:
+        subjects.append(f"slot:{node}")
+    found = [e for s in subjects for e in reader.events(subject=s, after=after, newest=after == 0, limit=limit)]
+    found.sort(key=lambda e: e.seq)
+    return found[-limit:] if after == 0 else found[:limit]

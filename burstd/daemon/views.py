@@ -1,0 +1,402 @@
+"""What the control interface answers, as JSON. Stable under /v1: fields are added, never renamed or taken away.
+
+Times are UTC in ISO 8601; lengths of time are in seconds (``..._s``); amounts of money are decimals written as text.
+Each answer has ``now``, burstd's own time, against which ages are to be counted.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from pydantic import BaseModel, ConfigDict
+
+
+def when(seconds: float) -> datetime:
+    """burstd's seconds since 1970 as a time, to a millisecond."""
+    return datetime.fromtimestamp(round(seconds, 3), UTC)
+
+
+def when_set(seconds: float | None) -> datetime | None:
+    """The same; None (or 0) where there is none."""
+    return when(seconds) if seconds else None
+
+
+class View(BaseModel):
+    """Base of all answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Money(View):
+    """An amount."""
+
+    amount: Decimal
+    currency: str
+
+
+class YouView(View):
+    """Who asks."""
+
+    user: str
+    admin: bool
+
+
+class DaemonView(View):
+    """burstd itself. ``paused`` says why nothing is booted or closed; empty: not so."""
+
+    version: str
+    cluster: str
+    since: datetime
+    up_s: float
+    settings: str
+    paused: str
+
+
+class ReachView(View):
+    """Whether something outside answers; if not, why, and when it was last known."""
+
+    ok: bool
+    error: str = ""
+    last_known: datetime | None = None
+
+
+class SlurmStateView(ReachView):
+    """slurmctld."""
+
+    version: str = ""
+    nodes: int = 0
+    jobs: int = 0
+
+
+class BreakerView(View):
+    """An offer, or a part of a cloud, that is left alone until ``until`` because it failed."""
+
+    key: str
+    cause: str
+    failures: int
+    until: datetime
+    error: str
+
+
+class ProviderView(ReachView):
+    """One cloud. ``instances`` counts those with our tag by state; ``calls`` are under way."""
+
+    name: str
+    instances: dict[str, int] = {}
+    offers: int = 0
+    leftovers: int = 0
+    calls: int = 0
+    breakers: list[BreakerView] = []
+
+
+class PinView(View):
+    """``burstctl scale``."""
+
+    kind: str
+    nodes: int
+    until: datetime | None
+    by: str
+    created: datetime
+
+
+class PoolView(View):
+    """One pool, counted in nodes. ``open`` is ``busy`` + ``idle``; every claim counts in exactly one of
+    ``booting``, ``ready``, ``busy``, ``idle``, ``leaving``, ``failed``."""
+
+    name: str
+    partitions: list[str]
+    shape: str
+    slots: int
+    free: int
+    """Slots on which a machine can be started now."""
+    held: int
+    """Slots kept out of use by ``burstctl node drain``."""
+    wanted: int
+    """Nodes that there shall be: those there or coming, with what the last plan adds and lets go."""
+    booting: int
+    ready: int
+    """Proven, not yet open to jobs."""
+    open: int
+    busy: int
+    idle: int
+    leaving: int
+    failed: int
+    pins: list[PinView]
+    breakers: list[BreakerView]
+    cost_per_hour: list[Money]
+
+
+class WaitingGroup(View):
+    """Pending jobs about which the same is said. ``reason`` is that of the first of them."""
+
+    verdict: str
+    reason: str
+    jobs: int
+    tasks: int
+    """Jobs, with every task of an array counted."""
+    examples: list[str]
+
+
+class WaitingView(View):
+    """Pending jobs that burstd looks at. ``groups`` hold only those that the caller may see."""
+
+    jobs: int
+    tasks: int
+    verdicts: dict[str, int]
+    """Jobs by verdict: ``boot``, ``covered``, ``wait``, ``impossible`` ..."""
+    groups: list[WaitingGroup]
+    more_groups: int
+
+
+class StatusView(View):
+    """``burstctl status``. ``seen`` is when the loop looked; everything but ``daemon`` and ``calls`` is as of then."""
+
+    now: datetime
+    seen: datetime | None
+    you: YouView
+    alarms: list[str]
+    daemon: DaemonView
+    slurm: SlurmStateView
+    providers: list[ProviderView]
+    pools: list[PoolView]
+    cost_per_hour: list[Money]
+    waiting: WaitingView
+
+
+class SlurmNodeView(View):
+    """The node as Slurm has it."""
+
+    state: str
+    """Base state and flags as ``scontrol`` writes them: ``IDLE+CLOUD+POWERED_DOWN``."""
+    reason: str
+    reservation: str
+    cpus_allocated: int
+
+
+class HeldView(View):
+    """``burstctl node drain``."""
+
+    by: str
+    reason: str
+    since: datetime
+
+
+class NodeView(View):
+    """A slot and the claim on it, or (``claim`` empty) the slot alone.
+
+    ``state`` is the claim's, or ``free``, ``held``, ``drained``, ``unready`` (Slurm does not have it powered down)
+    or ``unknown`` (Slurm could not be read).
+    """
+
+    slot: str
+    pool: str
+    state: str
+    since: datetime | None = None
+    reason: str = ""
+    claim: str = ""
+    cause: str = ""
+    error: str = ""
+    offer: str = ""
+    provider: str = ""
+    instance: str = ""
+    address: str = ""
+    image: str = ""
+    created: datetime | None = None
+    opened: datetime | None = None
+    price_per_hour: Money | None = None
+    cost: Money | None = None
+    jobs: list[str] = []
+    """Jobs that it was made for, those that the caller may see."""
+    gang: str = ""
+    attempts: int = 0
+    slurm: SlurmNodeView | None = None
+    held: HeldView | None = None
+
+
+class NodesView(View):
+    """``burstctl node list``."""
+
+    now: datetime
+    nodes: list[NodeView]
+
+
+class EventView(View):
+    """One entry of the log."""
+
+    seq: int
+    time: datetime
+    subject: str
+    old: str
+    new: str
+    reason: str
+    by: str
+
+
+class EventsView(View):
+    """Events, oldest first. Ask for more with ``after=`` the greatest ``seq`` read."""
+
+    now: datetime
+    events: list[EventView]
+    last: int
+    """The greatest ``seq`` looked at, whether or not it is among them."""
+
+
+class NodeDetailView(View):
+    """``burstctl node show``."""
+
+    now: datetime
+    node: NodeView
+    history: list[EventView]
+
+
+class RemarkView(View):
+    """What was decided about a job, by whom and why."""
+
+    by: str
+    verdict: str
+    reason: str
+    since: datetime | None
+
+
+class JobView(View):
+    """A job of a burst partition. ``verdict`` and ``reason`` are burstd's last word, ``slurm_reason`` is Slurm's."""
+
+    id: str
+    user: str
+    name: str
+    partitions: list[str]
+    state: str
+    slurm_reason: str
+    submitted: datetime
+    waiting_s: float | None
+    tasks: int
+    verdict: str
+    reason: str
+    nodes: list[str]
+    """Nodes it runs on, or that the plan has for it."""
+    claims: list[str]
+    """Live claims that were made for it."""
+
+
+class JobsView(View):
+    """``burstctl job list``."""
+
+    now: datetime
+    jobs: list[JobView]
+
+
+class JobDetailView(View):
+    """``burstctl job show``. ``job`` is None for one that has left the queue and is known by its claims."""
+
+    now: datetime
+    id: str
+    job: JobView | None
+    asks: str
+    remarks: list[RemarkView]
+    nodes: list[NodeView]
+    """Claims made for it, past ones included, newest first."""
+
+
+class CandidateView(View):
+    """One offer that was looked at; ``refused`` says why it is not used, empty: it may be."""
+
+    offer: str
+    price_per_hour: Money | None
+    refused: str
+
+
+class RouteView(View):
+    """One pool as a way to start the job; ``lacks`` says why it is none, empty: it is one."""
+
+    pool: str
+    lacks: str
+    slots: int
+    free: int
+    candidates: list[CandidateView]
+
+
+class ExplainView(View):
+    """``burstctl explain``."""
+
+    now: datetime
+    id: str
+    job: JobView | None
+    verdict: str
+    summary: str
+    """Why it does or does not start, in a sentence."""
+    slurm: str
+    """What Slurm says, in words."""
+    remedies: list[str]
+    """What would start it, the smallest first."""
+    remarks: list[RemarkView]
+    routes: list[RouteView]
+
+
+class StepView(View):
+    """One step that the next loop would take."""
+
+    action: str
+    text: str
+    claims: list[str] = []
+    nodes: list[str] = []
+    jobs: list[str] = []
+
+
+class WantView(View):
+    """Machines wanted, and why."""
+
+    pool: str
+    nodes: int
+    cause: str
+    reason: str
+    offer: str
+    """The first that would be tried."""
+    jobs: list[str]
+    slots: list[str]
+
+
+class PlanView(View):
+    """``burstctl plan``: what the next loop would do. Nothing of it was done."""
+
+    now: datetime
+    seen: datetime
+    paused: str
+    failed: list[str]
+    """Policies that failed; while there is one, nothing is wanted and nothing let go."""
+    steps: list[StepView]
+    wants: list[WantView]
+
+
+class BillLineView(View):
+    """What one user (job, pool, provider, claim) owes. An empty ``key``: machines made for nobody in particular."""
+
+    key: str
+    cost: Money
+    machine_s: float
+    claims: int
+
+
+class BillView(View):
+    """``burstctl bill``. Running machines count up to ``until``."""
+
+    now: datetime
+    since: datetime
+    until: datetime
+    group: str
+    lines: list[BillLineView]
+    total: list[Money]
+
+
+class DoneView(View):
+    """What came of a command."""
+
+    text: str
+    changed: bool
+
+
+class ErrorView(View):
+    """What goes with a status of 400 and above: a sentence, and for what was not found the names that there are."""
+
+    error: str
+    known: list[str] = []

@@ -1,0 +1,161 @@
+"""A plan as sentences, and the bill."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from burstd.daemon.views import BillLineView, BillView, PlanView, StepView, WantView, when
+from burstd.daemon.views_money import money, total
+from burstd.model.claim import Claim
+from burstd.model.plan import (
+    Action,
+    Bind,
+    Launch,
+    Learn,
+    MakeClaim,
+    Move,
+    NodeDown,
+    Plan,
+    PowerDown,
+    Prove,
+    Register,
+    RemoveOrphans,
+    SetGate,
+    Start,
+    Terminate,
+    Unbind,
+)
+from burstd.model.snapshot import Snapshot
+from burstd.slurm.hostlist import compress
+from burstd.store import BillLine
+
+
+def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
+    """What the next loop would do. Claims that are made alike are one step."""
+    claims = {claim.id: claim for claim in snapshot.claims}
+    made = [action for action in plan.actions if isinstance(action, MakeClaim)]
+    return PlanView(
+        now=when(now),
+        seen=when(snapshot.now),
+        paused=snapshot.paused,
+        failed=[f"policy {f.name}: {f.error}" for f in plan.target.failed],
+        steps=[
+            *_makings(made),
+            *(_step(action, claims) for action in plan.actions if not isinstance(action, MakeClaim)),
+        ],
+        wants=[
+            WantView(
+                pool=want.pool,
+                nodes=want.nodes,
+                cause=want.cause.value,
+                reason=want.reason,
+                offer=want.offers[0].id if want.offers else "",
+                jobs=list(want.jobs),
+                slots=list(want.slots),
+            )
+            for want in plan.target.wants
+        ],
+    )
+
+
+def _makings(made: Iterable[MakeClaim]) -> list[StepView]:
+    groups: dict[tuple[str, str, str], list[MakeClaim]] = {}
+    for action in made:
+        groups.setdefault((action.pool, action.offer.id, action.reason), []).append(action)
+    return [_making(group) for group in groups.values()]
+
+
+def _making(group: Sequence[MakeClaim]) -> StepView:
+    offer, nodes = group[0].offer, [action.slot for action in group]
+    machines = "a machine" if len(group) == 1 else f"{len(group)} machines"
+    price = f"{offer.price:f} {offer.currency}/h" + (" each" if len(group) > 1 else "")
+    text = f"start {machines} for {compress(nodes)} (pool {group[0].pool}) as {offer.id} at {price}: {group[0].reason}"
+    jobs = list(dict.fromkeys(job for action in group for job in action.jobs))
+    return StepView(action="MakeClaim", text=text, nodes=nodes, jobs=jobs)
+
+
+def _step(action: Action, claims: dict[str, Claim]) -> StepView:
+    text, ids, nodes = _say(action, claims)
+    jobs = [action.job_id] if isinstance(action, Bind | Unbind) else []
+    return StepView(action=type(action).__name__, text=text, claims=list(ids), nodes=list(nodes), jobs=jobs)
+
+
+def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str], Collection[str]]:
+    """The sentence, the claims and the nodes of a step."""
+
+    def named(claim_ids: Iterable[str]) -> list[str]:
+        return [claims[i].slot if i in claims else i for i in claim_ids]
+
+    match action:
+        case Launch(claim_id, reason):
+            [slot] = named([claim_id])
+            return f"ask the cloud for the machine of {slot} again: {reason}", [claim_id], [slot]
+        case Move(claim_id, old, new, reason):
+            [slot] = named([claim_id])
+            return f"note that {slot} goes from {old.value} to {new.value}: {reason}", [claim_id], [slot]
+        case Learn(claim_id, address):
+            [slot] = named([claim_id])
+            return f"note that {slot} has the address {address}", [claim_id], [slot]
+        case Prove(claim_id, reason):
+            [slot] = named([claim_id])
+            return f"reach and check the machine of {slot}: {reason}", [claim_id], [slot]
+        case Register(addresses, power_up):
+            nodes = [name for name, _ in addresses]
+            more = f" and that {compress(power_up)} come up" if power_up else ""
+            return f"tell Slurm the addresses of {compress(nodes)}{more}", [], nodes
+        case Start(claim_id):
+            [slot] = named([claim_id])
+            return f"start slurmd on {slot}", [claim_id], [slot]
+        case SetGate():
+            return _gate(action, named(action.opens), named(action.closes))
+        case Bind(job_id, user, ids, nodes, reason):
+            return f"let job {job_id} of {user}, and no other, start on {compress(nodes)}: {reason}", ids, nodes
+        case Unbind(job_id, reason):
+            return f"let other jobs than {job_id} use its nodes again: {reason}", [], []
+        case PowerDown(nodes, force, reason, ends):
+            how = "power down (jobs on them are requeued)" if force else "power down"
+            return f"{how} {compress(nodes)} in Slurm: {reason}", ends, nodes
+        case NodeDown(nodes, reason):
+            return f"set {compress(nodes)} down in Slurm: {reason}", [], nodes
+        case Terminate(ids, reason):
+            nodes = named(ids)
+            return f"end the machine{'s' if len(ids) > 1 else ''} of {compress(nodes)}: {reason}", ids, nodes
+        case RemoveOrphans(provider, instances, leftovers, reason):
+            what = ", ".join([*(f"instance {i.id}" for i in instances), *(f"{x.kind} {x.id}" for x in leftovers)])
+            return f"remove {what} from {provider}: {reason}", [], []
+        case _:
+            raise TypeError(f"no such step: {action!r}")
+
+
+def _gate(action: SetGate, opens: Sequence[str], closes: Sequence[str]) -> tuple[str, Collection[str], Collection[str]]:
+    parts = []
+    if opens:
+        parts.append(f"open {compress(opens)} to jobs")
+    if closes:
+        parts.append(f"close {compress(closes)} to new jobs")
+    if not parts:
+        parts.append(f"put the gate right: it holds {len(action.nodes)} slots")
+    return f"{' and '.join(parts)}: {action.reason}", (*action.opens, *action.closes), (*opens, *closes)
+
+
+def bill_view(
+    lines: Sequence[BillLine], group: str, since: float, until: float, now: float, keys: Collection[str] | None = None
+) -> BillView:
+    """The bill; with ``keys`` only theirs."""
+    mine = [line for line in lines if keys is None or line.key in keys]
+    return BillView(
+        now=when(now),
+        since=when(since),
+        until=when(until),
+        group=group,
+        lines=[
+            BillLineView(
+                key=line.key,
+                cost=money(line.cost, line.currency),
+                machine_s=round(line.seconds, 3),
+                claims=line.claims,
+            )
+            for line in mine
+        ],
+        total=total((line.cost, line.currency) for line in mine),
+    )

@@ -1,0 +1,218 @@
+"""What ``burstctl status`` shows, from the last loop."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from burstd.core.offers import mended_by
+from burstd.daemon.control_office import Facts
+from burstd.daemon.control_rights import Caller
+from burstd.daemon.views import (
+    BreakerView,
+    DaemonView,
+    PinView,
+    PoolView,
+    ProviderView,
+    SlurmStateView,
+    StatusView,
+    WaitingGroup,
+    WaitingView,
+    YouView,
+    when,
+    when_set,
+)
+from burstd.daemon.views_money import per_hour
+from burstd.model.claim import USABLE, Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.job import Job
+from burstd.model.offer import Pool
+from burstd.model.plan import Plan
+from burstd.model.policy import Remark
+from burstd.model.shape import Shape
+from burstd.model.snapshot import Breaker, CloudView, SlurmView, Snapshot, Unavailable
+
+STALE_S = 120.0
+"""A last loop older than this is an alarm: the slowest tick is far shorter."""
+_GROUPS = 12
+_EXAMPLES = 5
+_DIGITS = re.compile(r"\d+")
+_BOOTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING})
+
+
+def status(facts: Facts, latest: tuple[Snapshot, Plan] | None, caller: Caller, now: float) -> StatusView:
+    """Everything at a glance; without others' jobs for those who may not see them."""
+    snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not looked yet", 0.0), {}, ()), Plan())
+    return StatusView(
+        now=when(now),
+        seen=when(snapshot.now) if latest else None,
+        you=YouView(user=caller.user, admin=caller.admin),
+        alarms=_alarms(facts, latest, now),
+        daemon=DaemonView(
+            version=facts.version, cluster=facts.cluster, since=when(facts.started), up_s=round(now - facts.started, 3),
+            settings=facts.settings, paused=snapshot.paused,
+        ),
+        slurm=_slurm(snapshot.slurm, facts.slurm_version),
+        providers=[_provider(name, cloud, snapshot, facts.calls) for name, cloud in sorted(snapshot.clouds.items())],
+        pools=[_pool(pool, snapshot, plan) for pool in snapshot.pools.values()],
+        cost_per_hour=per_hour(snapshot.claims),
+        waiting=_waiting(snapshot, plan, caller),
+    )  # fmt: skip
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as a person writes it: ``8 CPUs, 64 GiB, gpu:a100:2``."""
+    memory = f"{shape.memory_mib / 1024:.4g} GiB" if shape.memory_mib >= 1024 else f"{shape.memory_mib} MiB"
+    return ", ".join([f"{shape.cpus} CPU{'s' if shape.cpus != 1 else ''}", memory, *map(str, shape.gres)])
+
+
+def last_words(remarks: Sequence[Remark]) -> dict[str, Remark]:
+    """The last remark about each job, by the job's id: each link of the chain has the word after the one before."""
+    return {r.subject.removeprefix("job:"): r for r in remarks if r.subject.startswith("job:")}
+
+
+def _alarms(facts: Facts, latest: tuple[Snapshot, Plan] | None, now: float) -> list[str]:
+    found = list(facts.alarms)
+    if latest is None:
+        if now - facts.started > STALE_S:
+            found.append("no loop has been completed since the start; journalctl -u burstd says why")
+        return found
+    snapshot, plan = latest
+    if now - snapshot.now > STALE_S:
+        found.append(f"the last whole loop was {now - snapshot.now:.0f} s ago; journalctl -u burstd says why")
+    if isinstance(snapshot.slurm, Unavailable):
+        found.append(f"Slurm cannot be read: {snapshot.slurm.error}")
+    for name, cloud in sorted(snapshot.clouds.items()):
+        if isinstance(cloud.instances, Unavailable):
+            found.append(f"provider {name} cannot be read: {cloud.instances.error}")
+        elif isinstance(cloud.offers, Unavailable):
+            found.append(f"the offers of provider {name} cannot be read: {cloud.offers.error}")
+    found += [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
+    return list(dict.fromkeys(found))
+
+
+def _slurm(slurm: SlurmView | Unavailable, version: str) -> SlurmStateView:
+    if isinstance(slurm, Unavailable):
+        return SlurmStateView(ok=False, error=slurm.error, last_known=when_set(slurm.since), version=version)
+    return SlurmStateView(
+        ok=True, last_known=when_set(slurm.read), version=version, nodes=len(slurm.nodes), jobs=len(slurm.jobs)
+    )
+
+
+def _provider(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mapping[str, int]) -> ProviderView:
+    bad = next((p for p in (cloud.instances, cloud.offers, cloud.leftovers) if isinstance(p, Unavailable)), None)
+    instances = () if isinstance(cloud.instances, Unavailable) else cloud.instances
+    return ProviderView(
+        ok=bad is None,
+        error=bad.error if bad else "",
+        last_known=when_set(bad.since if bad else cloud.listed),
+        name=name,
+        instances=dict(sorted(Counter(i.state.value for i in instances).items())),
+        offers=0 if isinstance(cloud.offers, Unavailable) else len(cloud.offers),
+        leftovers=0 if isinstance(cloud.leftovers, Unavailable) else len(cloud.leftovers),
+        calls=calls.get(name, 0),
+        breakers=[_breaker(b) for b in closed(snapshot) if b.key.partition("/")[0] == name],
+    )
+
+
+def closed(snapshot: Snapshot) -> list[Breaker]:
+    """Breakers whose time is not over."""
+    return [b for b in snapshot.breakers if b.until > snapshot.now]
+
+
+def _breaker(breaker: Breaker) -> BreakerView:
+    return BreakerView(
+        key=breaker.key,
+        cause=breaker.cause,
+        failures=breaker.failures,
+        until=when(breaker.until),
+        error=breaker.error,
+    )
+
+
+def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
+    claims = [c for c in snapshot.claims if c.pool == pool.name]
+    sorts = Counter(_sort(claim, snapshot) for claim in claims)
+    usable = sum(c.state in USABLE for c in claims)
+    wanted = sum(w.nodes for w in plan.target.wants if w.pool == pool.name)
+    released = sum(r.pool == pool.name for r in plan.target.releases)
+    return PoolView(
+        name=pool.name,
+        partitions=list(pool.partitions),
+        shape=shape_text(pool.shape),
+        slots=len(pool.slots),
+        free=len(snapshot.free_slots(pool)),
+        held=sum(slot in snapshot.held_slots for slot in pool.slots),
+        wanted=usable + wanted - released,
+        booting=sorts["booting"],
+        ready=sorts["ready"],
+        open=sorts["busy"] + sorts["idle"],
+        busy=sorts["busy"],
+        idle=sorts["idle"],
+        leaving=sorts["leaving"],
+        failed=sorts["failed"],
+        pins=[
+            PinView(kind=p.kind, nodes=p.nodes, until=when_set(p.until), by=p.by.removeprefix("user:"),
+                    created=when(p.created))
+            for p in snapshot.pins if p.pool == pool.name
+        ],
+        breakers=[_breaker(b) for b in closed(snapshot) if _bears_on(b, pool, snapshot)],
+        cost_per_hour=per_hour(claims),
+    )  # fmt: skip
+
+
+def _sort(claim: Claim, snapshot: Snapshot) -> str:
+    if claim.state in _BOOTING:
+        return "booting"
+    if claim.state is S.READY:
+        return "ready"
+    if claim.state is S.OPEN:
+        node = snapshot.slurm.nodes.get(claim.slot) if isinstance(snapshot.slurm, SlurmView) else None
+        return "busy" if node is None or node.busy else "idle"
+    # A claim keeps the word for its failure until it is gone.
+    return "failed" if claim.state is S.FAILED or claim.error else "leaving"
+
+
+def _bears_on(breaker: Breaker, pool: Pool, snapshot: Snapshot) -> bool:
+    """True where the breaker closes an offer that the pool's rules name, as far as the offers are known."""
+    provider = breaker.key.partition("/")[0]
+    rules = [rule for rule in pool.rules if rule.provider == provider]
+    cloud = snapshot.clouds.get(provider)
+    if not rules or cloud is None or isinstance(cloud.offers, Unavailable):
+        return bool(rules)
+    # What a success of the offer would disprove is what keeps the offer from being tried.
+    return any(
+        mended_by((breaker,), offer, ready=ready)
+        for offer in cloud.offers
+        if any(rule.allows(offer) for rule in rules)
+        for ready in (False, True)
+    )
+
+
+def _waiting(snapshot: Snapshot, plan: Plan, caller: Caller) -> WaitingView:
+    words = last_words(plan.remarks)
+    jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
+    said = [(job, words[job.id]) for job in jobs if job.id in words]
+    groups: dict[tuple[str, str], list[tuple[Job, Remark]]] = {}
+    for job, remark in said:
+        if caller.owns(job.user):
+            # What differs in numbers and names of nodes only is the same to a person.
+            groups.setdefault((remark.verdict, _DIGITS.sub("#", remark.reason)), []).append((job, remark))
+    ranked = sorted(groups.values(), key=lambda g: -len(g))
+    return WaitingView(
+        jobs=len(said),
+        tasks=sum(job.tasks for job, _ in said),
+        verdicts=dict(sorted(Counter(remark.verdict for _, remark in said).items())),
+        groups=[
+            WaitingGroup(
+                verdict=group[0][1].verdict,
+                reason=group[0][1].reason,
+                jobs=len(group),
+                tasks=sum(job.tasks for job, _ in group),
+                examples=[job.id for job, _ in group[:_EXAMPLES]],
+            )
+            for group in ranked[:_GROUPS]
+        ],
+        more_groups=max(0, len(ranked) - _GROUPS),
+    )
