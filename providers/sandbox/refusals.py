@@ -1,0 +1,53 @@
+"""How the sandbox cloud says no: one class, and a code and HTTP status for each reason."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Reason of a refusal, as it stands in the answer's body."""
+
+    CAPACITY = "InsufficientCapacity"
+    QUOTA = "QuotaExceeded"
+    BAD_REQUEST = "BadRequest"
+    TOKEN_REUSED = "IdempotencyTokenReused"
+    IN_USE = "InUse"
+    RATE = "RateLimited"
+    AUTH = "AuthFailed"
+    NOT_FOUND = "NotFound"
+    INTERNAL = "InternalError"
+    """Something broke; whether it was done is not said."""
+    UNAVAILABLE = "Unavailable"
+    """Nothing was done."""
+
+
+STATUS = {
+    Code.CAPACITY: 409,
+    Code.QUOTA: 403,
+    Code.BAD_REQUEST: 400,
+    Code.TOKEN_REUSED: 409,
+    Code.IN_USE: 409,
+    Code.RATE: 429,
+    Code.AUTH: 401,
+    Code.NOT_FOUND: 404,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+}
+
+
+class Refused(Exception):
+    """The cloud answered, and the answer is no. ``retry_after_s``: seconds, 0 when it does not say."""
+
+    def __init__(self, code: Code, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class AnswerLost(Exception):
+    """The call was carried out and its answer never arrives; ``after_s``: seconds until the line is cut."""
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__("the answer was lost")
+        self.after_s = after_s

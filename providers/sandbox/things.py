@@ -1,0 +1,124 @@
+"""What the sandbox cloud holds: instances with a volume and a port each, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+
+class State(StrEnum):
+    """State of an instance."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+    ERROR = "error"
+
+
+HELD = (State.PENDING, State.RUNNING, State.STOPPING, State.ERROR)
+"""States that count against the quota and hold an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to launch. The same ``token`` with the same request means the same instance."""
+
+    token: str
+    name: str
+    zone: str
+    type: str
+    image: str
+    spot: bool = False
+    user_data: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Machine:
+    """An instance. Times in seconds since 1970 by the cloud's clock; ``runs_at`` is when it will run, or began to."""
+
+    id: str
+    request: Request
+    address: str
+    gpus: int
+    price: Decimal
+    created: float
+    runs_at: float
+    state: State = State.PENDING
+    started: float | None = None
+    ends_at: float | None = None
+    ended: float | None = None
+    error: str = ""
+    hangs: bool = False
+    fails: bool = False
+    lies: bool = False
+    """Set for one that dies at ``dies_at`` while the cloud says that it runs."""
+    dies_at: float | None = None
+    interrupted_at: float | None = None
+    """Set for a spot instance that is to be taken back then."""
+
+    def seconds(self, now: float) -> float:
+        """Seconds that it has run, and is billed for."""
+        return 0.0 if self.started is None else max(0.0, (now if self.ended is None else self.ended) - self.started)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "price": str(self.price), "state": self.state.value}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Machine:
+        """The inverse of ``to_json``."""
+        values = dict(fields)
+        values["request"] = Request(**values["request"])
+        values["price"] = Decimal(values["price"])
+        values["state"] = State(values["state"])
+        return cls(**values)
+
+
+@dataclass(slots=True)
+class Part:
+    """A volume or a port of an instance; ``attached_to`` is empty when it outlived it."""
+
+    id: str
+    kind: str
+    tags: Mapping[str, str]
+    created: float
+    attached_to: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BillRow:
+    """What one instance costs: seconds that it ran and the price for an hour that it was launched at."""
+
+    instance: str
+    name: str
+    zone: str
+    type: str
+    spot: bool
+    tags: Mapping[str, str]
+    seconds: float
+    price: Decimal
+
+    @property
+    def cost(self) -> Decimal:
+        """In the cloud's currency, not rounded."""
+        return self.price * Decimal(repr(self.seconds)) / 3600
+
+
+T = TypeVar("T", Machine, Part)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list, and the marker of the next, empty at the end."""
+
+    items: tuple[T, ...]
+    next: str = ""
