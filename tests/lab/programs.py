@@ -1,0 +1,69 @@
+"""burstd's wheel, and what it needs, for the boxes of tests and the demo. Built when missing, kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+from providers.sandbox.layer import layer
+from providers.sandbox.machine import default_cache
+from providers.sandbox.rootfs import Rootfs, locked
+from tests.lab import slurm_files
+
+PROJECT = Path(__file__).parents[2]
+PREFIX = "/opt/burstd"
+"""Where the virtual environment is in a head box."""
+_PARTS = ("burstd", "policies", "providers", "staging", "config", "systemd", "pyproject.toml", "README.md", "LICENSE")
+
+
+def wheel() -> Path:
+    """The wheel of this checkout, built anew when a file that goes into it has changed."""
+    digest = hashlib.sha256()
+    for part in _PARTS:
+        top = PROJECT / part
+        files = [top] if top.is_file() else sorted(p for p in top.rglob("*") if p.is_file())
+        for file in files:
+            if "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(PROJECT)}\0".encode() + file.read_bytes())
+    folder = default_cache() / "wheels" / digest.hexdigest()[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_suffix(".lock"), lambda: None):
+        built = sorted(folder.glob("*.whl"))
+        if not built:
+            words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+            done = subprocess.run(
+                [*words, "--wheel-dir", str(folder), str(PROJECT)], capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                raise RuntimeError(f"the wheel could not be built: {done.stderr.strip()[-800:]}")
+            built = sorted(folder.glob("*.whl"))
+    return built[0]
+
+
+def needs(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
+    """A layer with a virtual environment that has all that burstd needs, and not burstd itself."""
+    with (PROJECT / "pyproject.toml").open("rb") as file:
+        requirements = "\n".join(tomllib.load(file)["project"]["dependencies"])
+    constraints = (PROJECT / "config" / "constraints.txt").read_text(encoding="utf-8")
+    script = f"""set -e
+cat >/tmp/requirements.txt <<'END'
+{requirements}
+END
+cat >/tmp/constraints.txt <<'END'
+{constraints}
+END
+python3 -m venv {PREFIX}
+{PREFIX}/bin/pip install --quiet --disable-pip-version-check --no-cache-dir -r /tmp/requirements.txt -c /tmp/constraints.txt
+rm -rf /tmp/* /root/.cache
+"""
+    return layer(rootfs, script, ["sh", "-c", script], progress=progress)
+
+
+def site_image(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
+    """What a site adds to a plain Debian before it calls it a node image: its users, and folders for Slurm."""
+    script = slurm_files.prepare()
+    return layer(rootfs, " ".join(script), script, progress=progress)
