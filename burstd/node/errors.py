@@ -35,6 +35,12 @@ class NotAuthorizedYet(NodeNotReady):
     again = True
 
 
+class ClockNotSet(NodeNotReady):
+    """Its clock is off and all else is well: time comes over the network, soon after the first boot."""
+
+    again = True
+
+
 class SlurmdNotStarted(NodeNotReady):
     """slurmd did not start; slurmctld may be down, or not know the node so far."""
 

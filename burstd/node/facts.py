@@ -97,7 +97,8 @@ def parse(text: str, *, asked: float, answered: float) -> Facts | None:
     def number(key: str) -> int | None:
         return int(one(key)) if one(key).isdigit() else None
 
-    listed = [(_GPU.match(line), line) for line in said.get("gpu_name", [])]
+    # The parts that a GPU is cut into (MIG) are listed below it.
+    listed = [(_GPU.match(line), line) for line in said.get("gpu_name", []) if not line.startswith("MIG ")]
     version = _VERSION.search(one("slurmd"))
     clock = re.fullmatch(r"\d+(\.\d+)?", one("clock"))
     return Facts(

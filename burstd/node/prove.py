@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ class ProofRequest:
     wall: Callable[[], float]
     """The head's clock, in seconds since 1970."""
     gpu_devices: str = NVIDIA
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """The site's own checks: name -> shell command that ends with 0 where all is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,20 @@ def prove(request: ProofRequest, connect: Callable[[], Session], reached: Callab
     began = time.monotonic()
     with connect() as session:
         reached()
-        facts = gather(
-            session, gpu_devices=request.gpu_devices, users=tuple(request.expected.users), wall=request.wall
-        )  # fmt: skip
-        failures = tuple(judge(facts, request.expected))
+        users = tuple(request.expected.users)
+        facts = gather(session, gpu_devices=request.gpu_devices, users=users, wall=request.wall)
+        failures = tuple(judge(facts, request.expected)) or tuple(_commands(session, request.commands))
         if not failures:
             _hand_over(session, request)
     return Proof(failures, facts, time.monotonic() - began)
+
+
+def _commands(session: Session, commands: Mapping[str, str]) -> Iterator[Failure]:
+    for name, command in commands.items():
+        done = session.script(command, timeout_s=120.0)
+        if done.rc != 0:
+            remedy = "This check is the site's own: see extra_checks in the settings"
+            yield Failure(name, f"success of '{command}'", f"'{done.complaint}' (exit status {done.rc})", remedy)
 
 
 def _hand_over(session: Session, request: ProofRequest) -> None:
@@ -73,13 +82,22 @@ def _hand_over(session: Session, request: ProofRequest) -> None:
         )
 
 
-def start(slot: str, connect: Callable[[], Session], *, conf_server: str = "", options: Sequence[str] = ()) -> None:
+def start(
+    slot: str,
+    connect: Callable[[], Session],
+    *,
+    conf_server: str = "",
+    options: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> None:
     """Starts slurmd under the slot's name, unless it runs already. slurmctld must expect the node by now.
 
     ``conf_server``: ``HOST[:PORT][,HOST...]`` of slurmctld, which sends the configuration; empty where the image has a
     slurm.conf. ``options``: more for slurmd. With systemd the unit slurmd.service is used, else slurmd is started
-    directly. Raises SlurmdNotStarted, ConnectionLost, CommandTimedOut, ValueError (a word that no option may hold) and
-    what ``connect`` raises.
+    directly. ``command`` is run instead of all that, with ``{slot}`` and ``{conf_server}`` filled in.
+
+    Raises SlurmdNotStarted, ConnectionLost, CommandTimedOut, ValueError (a word that no option may hold) and what
+    ``connect`` raises.
     """
     words = [slot, *(["--conf-server", conf_server] if conf_server else []), *options]
     for word in words:
@@ -87,7 +105,11 @@ def start(slot: str, connect: Callable[[], Session], *, conf_server: str = "", o
             raise ValueError(f"{word!r} cannot be given to slurmd: letters, digits and _.,:/=@%+- only")
     with connect() as session:
         # systemd waits for 90 s before it calls a start failed.
-        done = session.script(_script("slurmd.sh"), *words, timeout_s=120.0)
+        if command:
+            filled = [w.replace("{slot}", slot).replace("{conf_server}", conf_server) for w in command]
+            done = session.run(filled, timeout_s=120.0)
+        else:
+            done = session.script(_script("slurmd.sh"), *words, timeout_s=120.0)
     if done.rc != 0:
         raise SlurmdNotStarted(f"slurmd did not start as {slot}: {done.complaint}")
 

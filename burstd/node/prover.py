@@ -13,7 +13,7 @@ from burstd.model.claim import Claim
 from burstd.model.errors import ProviderError
 from burstd.model.offer import Pool
 from burstd.node.checks import Expected, Failure, reference, version
-from burstd.node.errors import HeadNotReady, HostKeyUnknown, HostKeyUnobtainable, NotReachable, Unlike
+from burstd.node.errors import ClockNotSet, HeadNotReady, HostKeyUnknown, HostKeyUnobtainable, NotReachable, Unlike
 from burstd.node.hostkeys import HostKeys, Pins, Trust, keys_of_console
 from burstd.node.prove import NVIDIA, ProofRequest, prove, start
 
@@ -45,21 +45,37 @@ class Site:
     gpu_names: Mapping[str, str] = field(default_factory=dict)
     gpu_devices: str = NVIDIA
     clock_tolerance_s: float = 30.0
+    tmp_mib: int = 0
     free_mib: int = 256
     skip: frozenset[str] = frozenset()
     """Checks to leave out: ``burstd.node.checks.NAMES``."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """The site's own checks: name -> shell command that ends with 0 where all is well."""
     slurmd_options: tuple[str, ...] = ()
+    start_command: tuple[str, ...] = ()
+    """Run on a machine instead of starting slurmd, with ``{slot}`` and ``{conf_server}`` filled in."""
     connect_timeout_s: float = 10.0
 
 
 class SshProver:
     """Implements ``burstd.model.prover.Prover``. May be called from several threads."""
 
-    def __init__(self, site: Site, *, slurm_version: Callable[[], tuple[int, ...]], wall: Callable[[], float]) -> None:
-        """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970."""
+    def __init__(
+        self,
+        site: Site,
+        *,
+        slurm_version: Callable[[], tuple[int, ...]],
+        wall: Callable[[], float],
+        credential: Callable[[], str] | None = None,
+    ) -> None:
+        """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970.
+
+        ``credential``: a fresh one of the head's munged; by default munge is asked.
+        """
         self._site = site
         self._slurm_version = slurm_version
         self._wall = wall
+        self._credential = credential or self._munge
         self._pins = Pins(site.pins)
 
     def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
@@ -67,7 +83,10 @@ class SshProver:
         request = self._request(claim, pool)
         proof = prove(request, lambda: self._connect(claim, console), reached)
         if proof.failures:
-            raise Unlike(_sentence(claim, proof.failures), cause=proof.failures[0].name)
+            sentence = _sentence(claim, proof.failures)
+            if all(failure.name == "clock" for failure in proof.failures):
+                raise ClockNotSet(sentence)
+            raise Unlike(sentence, cause=proof.failures[0].name)
         facts = proof.facts
         has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"
         slurm = version(facts.slurm_version or ())
@@ -77,7 +96,8 @@ class SshProver:
         """See ``Prover.start``."""
         site = self._site
         start(
-            claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server, options=site.slurmd_options
+            claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
+            options=site.slurmd_options, command=site.start_command,
         )  # fmt: skip
 
     def keep(self, claim_ids: Collection[str]) -> None:
@@ -89,10 +109,11 @@ class SshProver:
         users = {*site.users, *(claim.users if site.compare_job_users else ())}
         expected = Expected(
             shape=pool.shape, slurm_version=self._slurm_version(), users=reference(sorted(users)),
-            gpu_names=site.gpu_names, free_mib=site.free_mib, os=site.os, clock_tolerance_s=site.clock_tolerance_s,
-            skip=site.skip,
+            gpu_names=site.gpu_names, tmp_mib=site.tmp_mib, free_mib=site.free_mib, os=site.os,
+            clock_tolerance_s=site.clock_tolerance_s, skip=site.skip,
         )  # fmt: skip
-        return ProofRequest(expected, self._munge_key(), self._credential, self._wall, site.gpu_devices)
+        key = self._munge_key()
+        return ProofRequest(expected, key, self._credential, self._wall, site.gpu_devices, site.commands)
 
     def _munge_key(self) -> bytes:
         file = self._site.munge_key
@@ -107,7 +128,7 @@ class SshProver:
             raise HeadNotReady(f"the cluster's munge key {file} is empty: make one with mungekey")
         return key
 
-    def _credential(self) -> str:
+    def _munge(self) -> str:
         """Good for a minute, and for root of the machine only."""
         argv = ["munge", "--no-input", "--restrict-uid=0", "--ttl=60"]
         argv += [f"--socket={self._site.munge_socket}"] if self._site.munge_socket else []
@@ -120,7 +141,7 @@ class SshProver:
         return done.stdout
 
     def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Session:
-        # paramiko takes a quarter of a second to import, and a head that starts no machine needs none of it.
+        # paramiko is slow to import, and a daemon that starts no machine needs none of it.
         from burstd.node.session import Target, answers, connect  # noqa: PLC0415
 
         if not claim.address:

@@ -38,7 +38,8 @@ class UserData:
     pool: str
     provider: str
     ssh_public_key: str
-    timezone: str = "Etc/UTC"
+    timezone: str = ""
+    """``Europe/Berlin``; the image must know it. Empty: the image's own."""
     packages: Sequence[str] = ()
     mounts: Sequence[Sequence[str]] = ()
     commands: Sequence[Sequence[str] | str] = ()
@@ -77,6 +78,7 @@ def render(values: UserData, template: Path | None = None, secrets: Sequence[byt
 def _words(values: UserData) -> dict[str, str]:
     node = {"cluster": values.cluster, "pool": values.pool, "provider": values.provider}
     sections: dict[str, object] = {
+        "timezone": values.timezone,
         "packages": list(values.packages),
         "mounts": [list(m) for m in values.mounts],
         "runcmd": [c if isinstance(c, str) else list(c) for c in values.commands],
@@ -87,7 +89,6 @@ def _words(values: UserData) -> dict[str, str]:
         "pool": json.dumps(values.pool),
         "provider": json.dumps(values.provider),
         "ssh_public_key": json.dumps(values.ssh_public_key),
-        "timezone": json.dumps(values.timezone),
         "node_json": json.dumps(json.dumps(node, sort_keys=True) + "\n"),
         # cloud-init complains about sections that are there and empty.
         "extra": "\n".join(f"{key}: {json.dumps(value)}" for key, value in sections.items() if value),

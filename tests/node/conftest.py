@@ -1,0 +1,100 @@
+"""A cluster, machines that burstd has never seen, and a way to stand on their network."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from burstd.node.hostkeys import keys_of_console
+from burstd.node.keys import ensure_ssh_key
+from burstd.node.user_data import UserData, render
+from providers.sandbox.box import Box, BoxSpec
+from providers.sandbox.description import File
+from tests.lab.cluster import Cluster
+
+_CLONE_NEWNET = 0x40000000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Boxes need root; without it their tests are left out, visibly."""
+    if os.geteuid() != 0:
+        for item in items:
+            if item.get_closest_marker("boxes"):
+                item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+@contextlib.contextmanager
+def on_network(namespace: str) -> Iterator[None]:
+    """This thread's sockets, and the programs it starts, are in a network namespace for a while."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/proc/thread-self/ns/net").open("rb") as before, Path(f"/run/netns/{namespace}").open("rb") as there:
+        assert libc.setns(there.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        try:
+            yield
+        finally:
+            assert libc.setns(before.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+
+
+class Machines:
+    """Machines of a cloud: boxes that know of the cluster what their user data says, and nothing else."""
+
+    def __init__(self, cluster: Cluster, key: Path) -> None:
+        self.cluster = cluster
+        self.key = key
+        self.public = ensure_ssh_key(key)
+
+    def boot(
+        self,
+        name: str,
+        address: str,
+        *,
+        gpus: int = 4,
+        public: str = "",
+        files: tuple[File, ...] = (),
+        ssh: bool = True,
+    ) -> Box:
+        """Starts one with the template's user data; ``public``: another key than ours."""
+        values = UserData("lab", "gpu", "sandbox", public or self.public)
+        # A machine finds the head by name, as it would by DNS.
+        hosts = File("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n")
+        layers = [self.cluster.rootfs.path]
+        spec = BoxSpec(
+            name, address, layers, gpus=gpus, user_data=render(values), files=[hosts, *files], ssh=ssh, disk_mib=512
+        )
+        return self.cluster.lab.start(spec)
+
+    def credential(self) -> str:
+        """Of the head's munged."""
+        return self.cluster.head.run(["munge", "-n", "--restrict-uid=0"]).stdout
+
+    def console_of(self, box: Box) -> Callable[[], str]:
+        """Its console once the keys are there: what a later try of burstd would see."""
+        box.wait(lambda b: bool(keys_of_console(b.console())), 60, "done with cloud-init")
+        return box.console
+
+
+@pytest.fixture(scope="module", params=["bookworm"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A head of Debian's Slurm, without nodes of its own."""
+    with Cluster(request.param, onprem=1) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def machines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Machines:
+    """The cloud."""
+    return Machines(cluster, tmp_path_factory.mktemp("ssh") / "id_ed25519")
+
+
+@pytest.fixture
+def head_network(cluster: Cluster) -> Iterator[None]:
+    """The test speaks from the lab's network."""
+    hub = cluster.lab.network.hub
+    assert hub is not None
+    with on_network(hub):
+        yield

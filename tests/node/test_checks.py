@@ -1,0 +1,137 @@
+"""What a machine says of itself, and what is thought of it."""
+
+from __future__ import annotations
+
+import pwd
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burstd.model.shape import Gres, Shape
+from burstd.node.checks import NAMES, Expected, judge, reference
+from burstd.node.facts import Facts, Ids, parse
+
+A100 = "NVIDIA A100-SXM4-40GB"
+GOOD = Facts(
+    hostname="m1", kernel="6.1.0", os="debian 12", cpus=8, memory_mib=16000, tmp_mib=5000, free_mib=4000,
+    gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), slurm_version=(22, 5, 8),
+    munge="munge-0.5.15", users={"slurm": Ids(64030, 64030), "ada": Ids(3001, 3001)}, clock=1000.0, asked=999.9, answered=1000.2,
+)  # fmt: skip
+WANTED = Expected(
+    shape=Shape(8, 16000, (Gres("gpu", "a100", 2),)), slurm_version=(22, 5, 8), gpu_names={"a100": "A100-SXM4"},
+    users={"slurm": Ids(64030, 64030), "ada": Ids(3001, 3001)}, tmp_mib=5000, os="debian 12", clock_tolerance_s=2.0,
+)  # fmt: skip
+
+
+def test_a_machine_as_it_should_be() -> None:
+    assert judge(GOOD, WANTED) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "expected", "found"),
+    [
+        ({"gpu_devices": ()}, "gpus", "2 GPUs", "no GPUs in /dev"),
+        ({"gpu_devices": ("/dev/nvidia0",)}, "gpus", "2 GPUs", "1 GPU in /dev"),
+        ({"gpu_names": (A100,)}, "gpus", "2 working GPUs", "1 GPU in nvidia-smi"),
+        (
+            {"gpu_names": (A100,), "gpu_error": "Unable to determine the device handle"}, "gpus", "2 working GPUs",
+            "1 GPU in nvidia-smi, which says 'Unable to determine the device handle',",
+        ),
+        ({"gpu_names": (A100, "Tesla T4")}, "gpu_type", "2 x A100-SXM4 for gpu:a100", "Tesla T4"),
+        ({"cpus": 7}, "cpus", "8 CPUs", "7 CPUs"),
+        ({"cpus": None}, "cpus", "8 CPUs", "unknown CPUs"),
+        ({"memory_mib": 15999}, "memory", "16000 MiB of memory", "15999 MiB of memory"),
+        ({"tmp_mib": 4999}, "tmp", "5000 MiB in /tmp", "4999 MiB in /tmp"),
+        ({"free_mib": 10}, "disk", "256 MiB free in /var", "10 MiB free in /var"),
+        ({"os": "debian 13"}, "os", "debian 12", "debian 13"),
+        ({"slurm_version": (22, 5, 9)}, "slurm", "slurmd 22.05.8", "slurmd 22.05.9"),
+        ({"slurm_version": (23, 11, 4)}, "slurm", "slurmd 22.05.8", "slurmd 23.11.4"),
+        ({"slurm_version": None}, "slurm", "slurmd 22.05.8", "no slurmd"),
+        ({"munge": ""}, "munge", "munge", "no munge"),
+        ({"users": {"slurm": Ids(64030, 64030), "ada": Ids(3002, 3001)}}, "users",
+         "user ada with uid 3001, gid 3001", "uid 3002, gid 3001"),
+        ({"users": {"slurm": Ids(64030, 64030), "ada": None}}, "users",
+         "user ada with uid 3001, gid 3001", "no such user"),
+        ({"clock": 1002.3}, "clock", "the head's time within 2 s", "a clock 2 s ahead"),
+        ({"clock": 940.0}, "clock", "the head's time within 2 s", "a clock 60 s behind"),
+        ({"clock": None}, "clock", "the head's time within 2 s", "no clock"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_named(change: dict[str, object], name: str, expected: str, found: str) -> None:
+    failures = judge(replace(GOOD, **change), WANTED)  # type: ignore[arg-type]
+    assert [(f.name, f.expected, f.found) for f in failures] == [(name, expected, found)]
+    assert failures[0].remedy.endswith(tuple("abcdefghijklmnopqrstuvwxyz)"))
+    assert name in NAMES
+    assert judge(replace(GOOD, **change), replace(WANTED, skip=frozenset({name}))) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"slurm_version": (22, 5, 9)}, {"slurm_version": (22, 5)}),
+        ({"gpu_names": ("Tesla T4", "Tesla T4")}, {"gpu_names": {}}),
+        ({"gpu_names": ("NVIDIA_A100-SXM4-80GB",) * 2}, {"gpu_names": {"a100": "nvidia a100"}}),
+        ({"gpu_names": None}, {}),
+        ({"gpu_devices": (), "gpu_names": (), "gpu_error": "no devices"}, {"shape": Shape(8, 16000)}),
+        ({"clock": 1002.1}, {}),  # the answer took 0.3 s, so it may be no more than 1.9 s ahead
+        ({"users": {"slurm": Ids(64030, 64030), "ada": None}},
+         {"users": {"slurm": Ids(64030, 64030), "ada": None}}),
+        ({"cpus": 16, "memory_mib": 64000, "gpu_devices": ("/dev/nvidia0",) * 4, "gpu_names": (A100,) * 4}, {}),
+    ],
+)  # fmt: skip
+def test_what_makes_no_difference(change: dict[str, object], wanted: dict[str, object]) -> None:
+    assert judge(replace(GOOD, **change), replace(WANTED, **wanted)) == []  # type: ignore[arg-type]
+
+
+def test_an_empty_machine_fails_in_everything_but_the_types_of_what_it_lacks() -> None:
+    assert {f.name for f in judge(Facts(), WANTED)} == NAMES - {"gpu_type"}
+
+
+@given(clock=st.floats(0, 2e9), asked=st.floats(0, 2e9), took=st.floats(0, 60))
+def test_a_clock_is_off_by_no_more_than_is_certain(clock: float, asked: float, took: float) -> None:
+    off = Facts(clock=clock, asked=asked, answered=asked + took).clock_off_s
+    assert off is not None
+    if asked <= clock <= asked + took:
+        assert off == 0
+    else:
+        assert abs(off) == pytest.approx(min(abs(clock - asked), abs(clock - asked - took)))
+        assert (off > 0) == (clock > asked)
+
+
+def test_what_facts_sh_prints_is_read() -> None:
+    text = """clock=1700000000.123456789
+hostname=m1
+os=debian 12
+cpus=8
+memory_mib=16000
+tmp_mib=
+free_mib=4000
+user=slurm 64030 64030
+user=ghost - -
+gpu_device=/dev/nvidia0
+gpu_name=GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c89852c)
+gpu_name=  MIG 1g.5gb     Device  0: (UUID: MIG-c6d4f1ef)
+gpu_name=Unable to determine the device handle for gpu 0000:02:00.0: Unknown Error
+slurmd=slurm-wlm 22.05.8
+munge=munge-0.5.15 (2022-06-22)
+a line that some profile printed
+systemd=1
+end=1
+"""
+    assert parse(text, asked=1.0, answered=2.0) == Facts(
+        hostname="m1", os="debian 12", cpus=8, memory_mib=16000, free_mib=4000, gpu_devices=("/dev/nvidia0",),
+        gpu_names=(A100,), gpu_error="Unable to determine the device handle for gpu 0000:02:00.0: Unknown Error",
+        slurm_version=(22, 5, 8), munge="munge-0.5.15 (2022-06-22)", users={"slurm": Ids(64030, 64030), "ghost": None},
+        systemd=True, clock=1700000000.123456789, asked=1.0, answered=2.0,
+    )  # fmt: skip
+
+
+def test_half_an_answer_is_none() -> None:
+    assert parse("clock=1700000000.1\ncpus=8\n", asked=1.0, answered=2.0) is None
+
+
+def test_the_reference_is_this_machine() -> None:
+    root = pwd.getpwuid(0)
+    assert reference([root.pw_name, "no-such-user"]) == {root.pw_name: Ids(0, root.pw_gid), "no-such-user": None}

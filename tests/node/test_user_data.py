@@ -1,0 +1,111 @@
+"""User data: what cloud-init is told, and what is never told."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from burstd.node.user_data import TemplateUnusable, UserData, default_template, render
+from burstd.share import share_path
+
+PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFwfrPGWuoLnWLEcyLEHyHJRvY0Iqm9HCjhDL+vCdFtP burstd"
+VALUES = UserData("lab", "gpu", "sandbox", PUBLIC)
+SECRET = bytes(range(7, 135))
+
+
+def settings(text: str) -> dict[str, str]:
+    """The top-level lines of our template, which are all ``key: value``."""
+    lines = (line for line in text.splitlines() if line and line[0] not in "# -")
+    parts = (line.partition(":") for line in lines)
+    return {key: value.strip() for key, _, value in parts}
+
+
+def test_the_template_that_comes_with_burstd() -> None:
+    text = render(VALUES)
+    assert text == render(VALUES)  # word for word: a launch that is repeated must be the same
+    assert text.startswith("#cloud-config\n")
+    keys = settings(text)
+    assert keys["disable_root"] == "false"
+    assert keys["ssh_deletekeys"] == "true"
+    assert keys["ssh_genkeytypes"] == "[ed25519]"
+    assert f"  - {json.dumps(PUBLIC)}\n" in text
+    assert not keys.keys() & {"timezone", "packages", "mounts", "runcmd"}
+    assert not any(line.startswith("$") for line in text.splitlines())
+
+
+def test_what_a_site_adds_cannot_break_out_of_its_place() -> None:
+    odd = 'a: b\n- "$HOME" {x}\nruncmd: [evil]'
+    values = UserData(
+        "lab", "gpu", "sandbox", PUBLIC, timezone="Europe/Berlin", packages=["jq"],
+        mounts=[["head:/home", "/home", "nfs"]], commands=[["sh", "-c", odd], "plain"], extra={"swap": {"size": 0}},
+    )  # fmt: skip
+    keys = settings(render(values))
+    assert json.loads(keys["timezone"]) == "Europe/Berlin"
+    assert json.loads(keys["packages"]) == ["jq"]
+    assert json.loads(keys["mounts"]) == [["head:/home", "/home", "nfs"]]
+    assert json.loads(keys["runcmd"]) == [["sh", "-c", odd], "plain"]
+    assert json.loads(keys["swap"]) == {"size": 0}
+
+
+PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"ssh_keys": {"ed25519_private": PRIVATE}},
+        {"bootcmd": ["echo AAAA > /etc/munge/munge.key"]},
+        {"bootcmd": ["export AWS_SECRET_ACCESS_KEY=x"]},
+        {"password": "guess"},
+        {"swap": {"hashed_passwd": "$6$x"}},
+        {"bootcmd": [SECRET.hex()]},
+        {"bootcmd": [base64.b64encode(SECRET).decode()]},
+        {"bootcmd": [base64.b64encode(b"x" + SECRET + b"y").decode()]},
+        {"bootcmd": [base64.b64encode(b"xy" + SECRET).decode()]},
+    ],
+)
+def test_secrets_are_refused_and_not_repeated(extra: Mapping[str, object]) -> None:
+    with pytest.raises(TemplateUnusable, match="secret") as caught:
+        render(UserData("lab", "gpu", "sandbox", PUBLIC, extra=extra), secrets=[SECRET])
+    said = str(caught.value)
+    assert PRIVATE not in said
+    assert SECRET.hex() not in said
+
+
+def test_a_secret_of_plain_text_is_found() -> None:
+    with pytest.raises(TemplateUnusable, match="a secret of the cluster"):
+        render(
+            UserData("lab", "gpu", "sandbox", PUBLIC, extra={"bootcmd": ["correct horse"]}),
+            secrets=[b"correct horse\n"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("#cloud-config\nkey: ${unknown}\n", r"placeholder \$\{unknown\}"),
+        ("#cloud-config\nruncmd: [echo $(hostname)]\n", r"write \$\$"),
+        ("#!/bin/sh\necho\n", "#cloud-config"),
+        ("#cloud-config\n" + "# long\n" * 3000, "clouds take 16384"),
+    ],
+)
+def test_a_template_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "own.yaml.in"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(TemplateUnusable, match=message):
+        render(VALUES, file)
+
+
+def test_a_template_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TemplateUnusable, match="cannot be read"):
+        render(VALUES, tmp_path / "missing")
+
+
+def test_files_that_come_with_burstd() -> None:
+    assert default_template() == share_path("config", "cloud-init", "node.yaml.in")
+    with pytest.raises(FileNotFoundError, match="no-such-file is neither"):
+        share_path("config", "no-such-file")
