@@ -4,12 +4,11 @@ from burstd.settings.difference import Change, Difference, diff, until_restart
 from burstd.settings.faults import Fault, SettingsError
 from burstd.settings.load import DEFAULT_PATH, load, loads, pools
 from burstd.settings.plugins import Chosen, Plugin, Plugins, PluginUnusable, Resolved, resolve
-from burstd.settings.sections import Check, Daemon, NodeSettings, Policies, PoolSettings, Settings, Slurm
+from burstd.settings.sections import Daemon, NodeSettings, Policies, PoolSettings, Settings, Slurm
 
 __all__ = [
     "DEFAULT_PATH",
     "Change",
-    "Check",
     "Chosen",
     "Daemon",
     "Difference",

@@ -119,7 +119,7 @@ def secret_faults(model: BaseModel, before: KeyPath = ()) -> Iterator[Fault]:
 def _secret_fault(path: Path) -> str:
     try:
         found = path.stat()
-        readable = os.access(path, os.R_OK)
+        readable = os.access(path, os.R_OK, effective_ids=True)
     except PermissionError:
         readable = False
     except OSError as error:
@@ -164,15 +164,23 @@ def _across(data: Mapping[str, Any]) -> Iterator[Fault]:
         for i, offer in enumerate(offers if isinstance(offers, list) else ()):
             provider = offer.get("provider") if isinstance(offer, dict) else None
             if isinstance(provider, str) and provider not in known:
-                there = f"known: {', '.join(sorted(known))}" if known else "there is no table [providers.NAME] at all"
-                text = f"no provider is called {provider!r}{nearest(provider, known) or ';'} {there}"
-                yield Fault(("pools", name, "offers", i, "provider"), text)
+                yield Fault(("pools", name, "offers", i, "provider"), _no_provider(provider, known))
+    node = data.get("node")
+    trust = node.get("host_keys_of") if isinstance(node, dict) else None
+    for provider in trust if isinstance(trust, dict) else ():
+        if provider not in known:
+            yield Fault(("node", "host_keys_of", provider), _no_provider(provider, known))
     policies = data.get("policies")
     chain = policies.get("chain") if isinstance(policies, dict) else None
     if isinstance(chain, list):
         for i, policy in enumerate(chain):
             if policy in chain[:i]:
                 yield Fault(("policies", "chain", i), f"{policy!r} stands in the chain twice")
+
+
+def _no_provider(name: str, known: list[str]) -> str:
+    there = f"known: {', '.join(sorted(known))}" if known else "there is no table [providers.NAME] at all"
+    return f"no provider is called {name!r}{nearest(name, known) or ';'} {there}"
 
 
 _ELSEWHERE = tuple(

@@ -193,11 +193,8 @@ class Policies(BaseModel):
         return dict(self.model_extra or {})
 
 
-class Check(Section):
-    """One entry of ``extra_checks``: a command that must end with 0 on the machine."""
-
-    name: Annotated[str, Field(min_length=1)]
-    command: Annotated[str, Field(min_length=1)]
+HostKeyTrust = Literal["console", "first_use"]
+NodeCheck = Literal["cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "clock"]
 
 
 class NodeSettings(Section):
@@ -206,16 +203,24 @@ class NodeSettings(Section):
     ssh_user: str = "root"
     ssh_port: Annotated[int, Field(strict=True, ge=1, le=65535)] = 22
     ssh_key: AbsolutePath | None = None
-    ssh_timeout_s: Seconds = 10.0
-    host_keys: Literal["console", "first_use"] = "console"
+    connect_timeout_s: Seconds = 10.0
+    host_keys: HostKeyTrust = "console"
+    host_keys_of: dict[str, HostKeyTrust] = Field(default_factory=dict)
     munge_key: AbsolutePath = Field(default=Path("/etc/munge/munge.key"), json_schema_extra=SECRET)
+    munge_socket: AbsolutePath | None = None
+    slurmd_options: Words = ()
+    skip_checks: tuple[NodeCheck, ...] = ()
+    users: Words = ("slurm",)
+    compare_job_users: bool = True
+    os: str = ""
+    gpu_names: dict[str, str] = Field(default_factory=dict)
+    gpu_devices: str = "/dev/nvidia[0-9]*"
+    clock_tolerance_s: Seconds = 30.0
+    free_mib: Memory = 256
     user_data: AbsolutePath | None = None
-    start_command: Words = ()
-    clock_skew_s: Seconds = 2.0
-    min_tmp_mib: Memory = 0
-    check_slurm_version: bool = True
-    check_gpus: bool = True
-    extra_checks: tuple[Check, ...] = ()
+    timezone: str = "Etc/UTC"
+    packages: Words = ()
+    commands: Words = ()
 
 
 class Settings(Section):

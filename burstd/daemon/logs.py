@@ -1,0 +1,136 @@
+"""Logs, of burstd and of the libraries it uses: lines for the journal or JSON, on standard error, without secrets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal, TextIO
+
+import structlog
+
+HIDDEN = "***"
+
+_SECRET_NAMES = re.compile(
+    r"pass(word|wd|phrase)?$|secret|token|credential|authorization|cookie|(munge|ssh|private|access|api|jwt)_?key$"
+    r"|key_?(material|data)$",
+    re.IGNORECASE,
+)
+_SECRET_TEXTS = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^/\s:@]*:)[^/\s@]+@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"\b((?:bearer|basic|token)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(r"\bMUNGE:[A-Za-z0-9+/=]+:"), HIDDEN),
+    (re.compile(r"\b((?:password|passwd|secret|token|api_?key)\s*[=:]\s*)[^\s,;&'\"]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+)
+# sd-daemon(3): what stands before a line of a service's standard error is its priority in the journal.
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+_CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))}
+
+
+def set_up(
+    style: Literal["text", "json"] = "text",
+    level: str = "info",
+    *,
+    stream: TextIO | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Sends every log of this process to ``stream`` (standard error). May be called again with other arguments."""
+    out = sys.stderr if stream is None else stream
+    journal = goes_to_journal(out, environ)
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+    ]
+    if not journal:  # which stamps each line itself
+        shared.append(structlog.processors.TimeStamper(fmt="iso", utc=True))
+    ends: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    if style == "json":
+        ends += [structlog.processors.dict_tracebacks, redact, structlog.processors.JSONRenderer(default=str)]
+    else:
+        ends += [structlog.processors.format_exc_info, redact, _Lines(journal=journal)]
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=ends, foreign_pre_chain=shared))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # They tell every request, every ssh packet and every timer; a person asks for that by their names.
+    for chatty in ("paramiko", "httpx", "httpcore", "apscheduler", "alembic", "urllib3", "uvicorn.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def goes_to_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """True where the stream is the one that systemd connected to the journal (JOURNAL_STREAM is ``device:inode``)."""
+    try:
+        there = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environ.get("JOURNAL_STREAM", "") == f"{there.st_dev}:{there.st_ino}"
+
+
+def redact(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Masks values whose name says that they are secret, and secrets of known forms inside any text."""
+    for name, value in event.items():
+        event[name] = _redacted(name, value)
+    return event
+
+
+def _redacted(name: str, value: Any) -> Any:
+    if _SECRET_NAMES.search(name) and value not in (None, "") and not isinstance(value, bool):
+        return HIDDEN
+    match value:
+        case str():
+            for pattern, instead in _SECRET_TEXTS:
+                value = pattern.sub(instead, value)
+            return value
+        case Mapping():
+            return {k: _redacted(str(k), v) for k, v in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_redacted("", v) for v in value]
+        case bytes():
+            return f"<{len(value)} bytes>"
+        case None | bool() | int() | float():
+            return value
+    return _redacted("", str(value))
+
+
+class _Lines:
+    """``2026-01-01T00:00:00Z info burstd.daemon: what happened key=value``, a traceback below it.
+
+    For the journal every line begins with its priority, also those of a traceback.
+    """
+
+    def __init__(self, *, journal: bool) -> None:
+        self._journal = journal
+
+    def __call__(self, _: object, method: str, event: MutableMapping[str, Any]) -> str:
+        below = [str(event.pop(name)) for name in ("exception", "stack") if event.get(name)]
+        level = str(event.pop("level", method))
+        head = [event.pop("timestamp", ""), level, f"{event.pop('logger', 'burstd')}:", event.pop("event", "")]
+        pairs = [f"{key}={_quoted(value)}" for key, value in event.items()]
+        # What others say stays in its line: it must not look like a line of ours.
+        first = " ".join(str(part) for part in [*head, *pairs] if part).translate(_CONTROL)
+        lines = [first, *(part for text in below for part in text.splitlines())]
+        mark = f"<{_PRIORITIES.get(level, 6)}>" if self._journal else ""
+        return "\n".join(mark + part for part in lines)
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    return repr(text) if not text or re.search(r"[\s\"'=]", text) else text

@@ -1,0 +1,70 @@
+"""The example file: it loads, it shows every key, and what it says of defaults is true."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import get_args
+
+import pytest
+
+from burstd.core.tuning import Tuning
+from burstd.node.checks import NAMES
+from burstd.node.hostkeys import Trust
+from burstd.settings import Daemon, NodeSettings, Settings, Slurm, load, loads, pools
+from burstd.settings.sections import HostKeyTrust, NodeCheck
+from burstd.share import share_path
+from burstd.slurm.hostlist import expand
+
+EXAMPLE = share_path("config", "burstd.toml")
+ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text())
+
+# Keys without a default of their own: the example shows what one would write.
+SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data"}
+
+
+def test_the_example_loads_as_it_is() -> None:
+    settings = load(EXAMPLE, check_files=False)
+    assert settings.database == "/var/lib/burstd/burstd.db"
+    made = pools(settings, expand)
+    assert (len(made["cpu"].slots), made["cpu"].shape.memory_mib) == (16, 30720)
+    assert (made["gpu"].slots[-1], made["gpu"].shape.gpus()) == ("burst-gpu008", 4)
+    assert made["gpu"].rules[0].markets == ("on-demand", "spot")
+
+
+@pytest.mark.parametrize(("table", "model"), [("daemon", Daemon), ("slurm", Slurm), ("node", NodeSettings)])
+def test_the_example_shows_every_key_with_its_default(
+    table: str, model: type[Daemon | Slurm | NodeSettings]
+) -> None:
+    shown = tomllib.loads(ALL_SET)[table]
+    assert set(shown) == set(model.model_fields)
+    assert not set(tomllib.loads(EXAMPLE.read_text())[table]), "the example must not set what is the default"
+    defaults, set_all = getattr(loads(EXAMPLE.read_text()), table), getattr(loads(ALL_SET), table)
+    for key in set(shown) - SHOWN_ONLY:
+        assert getattr(set_all, key) == getattr(defaults, key), key
+    for key in SHOWN_ONLY & set(shown):
+        assert getattr(defaults, key) is None, key
+
+
+def test_the_example_marks_what_waits_for_a_restart() -> None:
+    text = EXAMPLE.read_text()
+    for model in (Daemon, Slurm, NodeSettings, Settings):
+        for key, info in model.model_fields.items():
+            waits = isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("restart"))
+            comment = re.search(rf"(?m)((?:^# .*\n)+)^#?(?:{key} =|\[{key}\.)", text)
+            if comment is not None:
+                assert ("(restart)" in comment[1]) == waits, key
+            else:
+                assert not waits, key
+
+
+def test_every_time_and_limit_of_the_core_can_be_set() -> None:
+    settings = loads('cluster = "x"')
+    assert settings.tuning == Tuning()
+    changed = loads('cluster = "x"\n[slurm]\ngate = "g"\nbind_depth = 7\n[daemon]\nboot_timeout_s = 9\n')
+    assert (changed.tuning.gate, changed.tuning.bind_depth, changed.tuning.boot_timeout_s) == ("g", 7, 9.0)
+
+
+def test_words_that_other_rooms_know_too_are_the_same() -> None:
+    assert set(get_args(NodeCheck)) == NAMES
+    assert set(get_args(HostKeyTrust)) == {t.value for t in Trust}

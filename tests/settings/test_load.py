@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burstd.model.shape import Gres
+from burstd.settings import SettingsError, load, loads, pools
+from burstd.settings.load import secret_faults
+from burstd.settings.source import KeyPath, find_lines
+from burstd.slurm.hostlist import expand
+
+HEAD = 'cluster = "site"\n'
+POOL = """
+[pools.gpu]
+nodes = "gpu[1-2]"
+partitions = ["burst"]
+cpus = 4
+memory = 1000
+offers = [{ provider = "here" }]
+[providers.here]
+kind = "sandbox"
+"""
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(SettingsError) as raised:
+        loads(text)
+    return [str(f) for f in raised.value.faults]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", ["cluster: must be set"]),
+        ('clustr = "a"', ["clustr: there is no such key; did you mean 'cluster'?", "is it meant by 'clustr'?"]),
+        ('cluster = "My Site"', ["line 1: cluster: must be 1 to 32 of a-z, 0-9 and '-' (it is 'My Site')"]),
+        ("cluster = 3", ["line 1: cluster: must be text in quotes (it is 3)"]),
+        (HEAD + "[daemon]\ntik_s = 1", ["line 3: daemon.tik_s: there is no such key; did you mean 'tick_s'?"]),
+        (HEAD + "[slurm]\ntick_s = 1", ["line 3: slurm.tick_s: there is no such key; did you mean daemon.tick_s?"]),
+        (HEAD + "[demon]\ntick_s = 1", ["line 2: demon: there is no such key; did you mean 'daemon'?"]),
+        (HEAD + "[daemon]\ntick_s = '1'", ["line 3: daemon.tick_s: must be a number (it is '1')"]),
+        (HEAD + "[daemon]\ntick_s = true", ["line 3: daemon.tick_s: must be a number (it is true)"]),
+        (HEAD + "[daemon]\ntick_s = 0", ["line 3: daemon.tick_s: must be greater than 0 (it is 0)"]),
+        (HEAD + "[daemon]\ntick_s = inf", ["line 3: daemon.tick_s: must be a finite number"]),
+        (HEAD + "[daemon]\nworkers = 1.5", ["line 3: daemon.workers: must be a whole number (it is 1.5)"]),
+        (HEAD + "[daemon]\nstate_dir = 'lib'", ["must be an absolute path"]),
+        (HEAD + "[daemon]\nlog_format = 'jsn'", ["must be 'text' or 'json', not 'jsn'; did you mean 'json'?"]),
+        (HEAD + "daemon = 3", ["line 2: daemon: must be a table (it is 3)"]),
+        (HEAD + POOL + "[pools.gpu.x]", ["pools.gpu.x: there is no such key", "Allowed: cpus, features, gres,"]),
+        (HEAD + "[pools.gpu]\ncpus = 1", [f"pools.gpu.{k}: must be set" for k in ("nodes", "memory", "offers")]),
+        (HEAD + POOL.replace('"here" }', '"hear" }'), ["line 8: pools.gpu.offers[0].provider: no provider is called"]),
+        (HEAD + POOL.replace("1000", "'1 cow'"), ["line 7: pools.gpu.memory: must be a number of MiB, or a number"]),
+        (HEAD + POOL.replace("4\n", "4\ngres = 'gpu=4'\n"), ["must be as in slurm.conf, such as 'gpu:v100:4'"]),
+        (HEAD + POOL.replace('["burst"]', "[]"), ["line 5: pools.gpu.partitions: must have at least one entry"]),
+        (HEAD + POOL.replace("pools.gpu", "pools.'g p'"), ['line 3: pools."g p": the name must be 1 to 32']),
+        (HEAD + "[policies]\nchain = ['a', 'a']", ["line 3: policies.chain[1]: 'a' stands in the chain twice"]),
+        (HEAD + "[policies]\nidle = 1", ["line 3: policies.idle: must be a table (it is 1)"]),
+        (HEAD + "[node]\nhost_keys_of = { aws = 'console' }", ["there is no table [providers.NAME] at all"]),
+        (
+            HEAD + "[node]\nskip_checks = ['gpu']",
+            ["line 3: node.skip_checks[0]: must be 'cpus'", "did you mean 'gpus'?"],
+        ),
+        (HEAD + "x = [1,\n  2 3]", ["line 3: is no TOML at column 5: "]),
+    ],
+)
+def test_a_fault_is_named_with_place_and_remedy(text: str, says: list[str]) -> None:
+    found = "\n".join(faults(text))
+    for part in says:
+        assert part in found
+
+
+def test_every_fault_is_named_at_once_in_the_order_of_the_file() -> None:
+    text = HEAD + "[daemon]\ntik_s = 1\nworkers = 0\n[slurm]\ngate = ''\n[node]\nssh_port = 99999\n"
+    found = faults(text)
+    assert [f.split(":")[0] for f in found] == ["line 3", "line 4", "line 6", "line 8"]
+    with pytest.raises(SettingsError, match=r"^burstd.toml has 4 faults:\n  line 3: "):
+        loads(text)
+
+
+def test_a_password_is_refused_and_not_repeated() -> None:
+    (fault,) = faults(HEAD + '[daemon]\ndatabase = "postgresql://burstd:hunter2@h/db"')
+    assert "must not hold a password" in fault
+    assert "hunter2" not in fault
+
+
+@pytest.mark.parametrize(
+    ("memory", "mib"), [("1000", 1000), ("'512M'", 512), ("'16G'", 16384), ("'16 GiB'", 16384), ("'1.5g'", 1536)]
+)
+def test_memory_in_slurms_units(memory: str, mib: int) -> None:
+    assert loads(HEAD + POOL.replace("1000", memory)).pools["gpu"].memory == mib
+
+
+@pytest.mark.parametrize(
+    ("gres", "found"),
+    [
+        ("'gpu:v100:4'", (Gres("gpu", "v100", 4),)),
+        ("'gpu:2,nic'", (Gres("gpu", "", 2), Gres("nic", "", 1))),
+        ("['gpu:a100', 'gpu:v100:2']", (Gres("gpu", "a100", 1), Gres("gpu", "v100", 2))),
+    ],
+)
+def test_gres_as_slurm_writes_them(gres: str, found: tuple[Gres, ...]) -> None:
+    assert loads(HEAD + POOL.replace("cpus = 4", f"cpus = 4\ngres = {gres}")).pools["gpu"].gres == found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ("gpu[1-", "line 4: pools.gpu.nodes: is no host list"),
+        ("gpu1,gpu1", "names gpu1 more than once"),
+        ("cpu[2-3]", "names cpu3, which pool 'cpu' has"),
+    ],
+)
+def test_a_slot_stands_in_one_pool_once(nodes: str, says: str) -> None:
+    first = POOL.replace("pools.gpu", "pools.cpu").replace("gpu[1-2]", "cpu[3-4]").partition("[providers")[0]
+    settings = loads(HEAD + POOL.replace("gpu[1-2]", nodes) + first.replace("\n\n", "\n"))
+    reordered = settings.model_copy(update={"pools": dict(reversed(settings.pools.items()))})
+    reordered._source = settings.source
+    with pytest.raises(SettingsError) as raised:
+        pools(reordered, expand)
+    assert says in str(raised.value)
+
+
+def test_files_that_hold_secrets_are_looked_at(tmp_path: Path) -> None:
+    key = tmp_path / "munge.key"
+    file = tmp_path / "burstd.toml"
+    file.write_text(f'{HEAD}[node]\nmunge_key = "{key}"\n')
+    with pytest.raises(SettingsError, match=r"line 3: node.munge_key: the file .* cannot be used \(No such file"):
+        load(file)
+    key.write_text("k")
+    for mode, fine in ((0o400, True), (0o640, True), (0o644, False), (0o602, False)):
+        key.chmod(mode)
+        if fine:
+            assert load(file).node.munge_key == key
+        else:
+            with pytest.raises(SettingsError, match=f"open to everybody \\(mode {mode:04o}\\); 'chmod o= {key}'"):
+                load(file)
+    key.chmod(0o600)
+    file.chmod(0o666)
+    with pytest.raises(SettingsError, match="can be written by everybody"):
+        load(file)
+    assert load(file, check_files=False).cluster == "site"
+
+
+def test_a_key_that_this_user_cannot_read_is_named(tmp_path: Path) -> None:
+    key = tmp_path / "munge.key"
+    key.touch(mode=0)
+    settings = loads(f'{HEAD}[node]\nmunge_key = "{key}"\n')
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(65534)
+    try:
+        (fault,) = secret_faults(settings)
+    finally:
+        os.seteuid(me)
+    assert f"the file {key} cannot be read by user " in str(fault)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"there is no such file; copy the example"):
+        load(tmp_path / "burstd.toml")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(tmp_path)
+    (tmp_path / "latin").write_bytes(b'# a\ncluster = "\xe4"\n')
+    with pytest.raises(SettingsError, match="line 2: is not UTF-8"):
+        load(tmp_path / "latin")
+
+
+def test_lines_of_keys_of_every_kind() -> None:
+    text = '''a = 1 # [b]
+"q.x" = """
+[no]
+no = 1
+""" # c
+d.e = [ 1, [2,
+  3], { f = "}]", g.h = 'x"' } ]
+[t]
+"i\\u006a" = \'\'\'
+k = ]
+\'\'\'
+[[l.m]]
+n = 2026-01-01T00:00:00Z
+[l.m.o]
+p = [
+  # nothing
+  "#",
+]
+[[l.m]]
+n = -1.5e3
+'''
+    tomllib.loads(text)
+    lines = find_lines(text)
+    expected: dict[KeyPath, int] = {
+        ("a",): 1, ("q.x",): 2, ("d", "e"): 6, ("d", "e", 1, 1): 7, ("d", "e", 2, "f"): 7, ("d", "e", 2, "g", "h"): 7,
+        ("t",): 8, ("t", "ij"): 9, ("l", "m", 0, "n"): 13, ("l", "m", 0, "o", "p", 0): 17, ("l", "m", 1, "n"): 20,
+    }  # fmt: skip
+    assert {path: lines.get(path) for path in expected} == expected
+
+
+names = st.text("ab_-1. \"'\\#=[]", min_size=1, max_size=5)
+scalars = st.one_of(st.integers(), st.booleans(), st.text(max_size=8), st.floats(allow_nan=False, allow_infinity=False))
+values = st.recursive(scalars, lambda v: st.lists(v, max_size=3) | st.dictionaries(names, v, max_size=3), max_leaves=8)
+
+
+def write(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return basic(value)
+        case list():
+            return "[\n" + "".join(f" {write(v)}, # ]\n" for v in value) + "]"
+        case dict():
+            return "{ " + ", ".join(f"{basic(k)} = {write(v)}" for k, v in value.items()) + " }"
+    return repr(value)
+
+
+def basic(text: str) -> str:
+    return '"' + "".join(c if c.isalnum() and c.isascii() else f"\\U{ord(c):08x}" for c in text) + '"'
+
+
+def paths(value: object, before: KeyPath = ()) -> set[KeyPath]:
+    if isinstance(value, dict):
+        inner = [(k, v) for k, v in value.items()]
+    else:
+        inner = list(enumerate(value)) if isinstance(value, list) else []
+    return {(*before, k) for k, _ in inner}.union(*(paths(v, (*before, k)) for k, v in inner))
+
+
+@given(st.dictionaries(names, values, max_size=4))
+def test_every_key_that_tomllib_finds_has_a_line(data: dict[str, object]) -> None:
+    text, starts = "", {}
+    for key, value in data.items():
+        starts[key] = text.count("\n") + 1
+        text += f"{basic(key)} = {write(value)}\n"
+    assert tomllib.loads(text) == data
+    lines = find_lines(text)
+    assert set(lines) == paths(data)
+    assert {k: lines[k,] for k in data} == starts

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from burstd.settings import Plugins, Settings, SettingsError, loads, resolve
+from burstd.settings.plugins import Group, _loader
+
+
+class CloudSettings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    region: str
+    retries: int = 3
+    credentials_file: Path | None = Field(default=None, json_schema_extra={"secret": True})
+
+
+class Careless(BaseModel):
+    after_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class Plugin:
+    name: str
+    settings: type[Any]
+    make: Callable[..., Any] = dict
+
+
+def missing_sdk() -> object:
+    raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
+
+
+def broken() -> object:
+    raise RuntimeError("no moon tonight")
+
+
+LOADERS: dict[Group, dict[str, Callable[[], object]]] = {
+    "providers": {
+        "cloud": lambda: Plugin("cloud", CloudSettings),
+        "aws": missing_sdk,
+        "moon": broken,
+        "stone": lambda: "a stone",
+        "old": lambda: Plugin("old", dict),
+    },
+    "policies": {"idle": lambda: Plugin("idle", Careless), "limits": lambda: Plugin("limits", Careless)},
+}
+PLUGINS = Plugins(LOADERS)
+
+
+def settings(text: str, chain: str = "[]") -> Settings:
+    return loads(f'cluster = "x"\npolicies.chain = {chain}\n{text}')
+
+
+def test_settings_reach_the_plug_ins_in_the_order_of_the_chain() -> None:
+    found = resolve(
+        settings("policies.idle.after_s = 5\n[providers.here]\nkind = 'cloud'\nregion = 'a'", "['limits', 'idle']"),
+        PLUGINS,
+    )
+    assert [(c.name, c.settings) for c in found.policies] == [("limits", Careless()), ("idle", Careless(after_s=5))]
+    assert found.providers["here"].settings == CloudSettings(region="a")
+    assert found.providers["here"].plugin.name == "cloud"
+
+
+@pytest.mark.parametrize(
+    ("text", "chain", "says"),
+    [
+        (
+            "[providers.p]\nkind = 'clod'",
+            "[]",
+            "line 4: providers.p.kind: there is no kind of provider 'clod'; did you",
+        ),
+        ("[providers.p]\nkind = 'cloud'", "[]", "line 3: providers.p.region: must be set"),
+        ("[providers.p]\nkind = 'cloud'\nregion = ''\nretry = 3", "[]", "line 6: providers.p.retry: there is no such"),
+        ("[providers.p]\nkind = 'cloud'\nregion = 3", "[]", "line 5: providers.p.region: must be text in quotes"),
+        ("[providers.p]\nkind = 'aws'", "[]", "needs the Python package 'boto3', which is not installed"),
+        ("[providers.p]\nkind = 'moon'", "[]", "fails when it is loaded: RuntimeError('no moon tonight')"),
+        ("[providers.p]\nkind = 'stone'", "[]", "'stone' is no plug-in: it lacks"),
+        ("[providers.p]\nkind = 'old'", "[]", "settings that are no pydantic model"),
+        ("", "['idel']", "line 2: policies.chain[0]: there is no policy 'idel'; did you mean 'idle'? installed: idle,"),
+        ("[policies.idel]", "[]", "line 3: policies.idel: no policy is called 'idel'; did you mean 'idle'?"),
+        ("[policies.idle]\nafter = 3", "['idle']", "line 4: policies.idle.after: there is no such key; did you mean"),
+    ],
+)
+def test_what_does_not_fit_is_named_at_its_line(text: str, chain: str, says: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        resolve(settings(text, chain), PLUGINS)
+    assert says in str(raised.value)
+
+
+def test_a_policy_that_is_off_keeps_its_table_and_an_unused_plug_in_is_not_imported() -> None:
+    assert resolve(settings("[policies.idle]\nafter_s = 3"), PLUGINS).policies == ()
+
+
+def test_all_faults_of_all_plug_ins_come_together(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch()
+    secret.chmod(0o604)
+    text = f"[providers.a]\nkind = 'cloud'\nregion = 'a'\ncredentials_file = '{secret}'\n[providers.b]\nkind = 'aws'"
+    with pytest.raises(SettingsError) as raised:
+        resolve(settings(text, "['idel']"), PLUGINS)
+    assert [f.line for f in raised.value.faults] == [2, 6, 8]
+    assert "open to everybody (mode 0604)" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda f: f.chmod(0o646), "can be written by others (mode 0646)"),
+        (lambda f: f.unlink(), "which is not there"),
+        (lambda f: f.chmod(0o644), ""),
+    ],
+)
+def test_code_that_others_could_have_written_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], says: str
+) -> None:
+    name = f"site_{tmp_path.name}"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / name).mkdir(mode=0o755)
+    (tmp_path / name / "__init__.py").touch(mode=0o644)
+    module = tmp_path / name / "policy.py"
+    module.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nplugin = 'not one'\n")
+    change(module)
+    point = EntryPoint("site", f"{name}.policy:plugin", "burstd.policies")
+    with pytest.raises(SettingsError) as raised:
+        resolve(settings("", "['site']"), Plugins({"policies": {"site": _loader(point)}}))
+    assert (says or "'site' is no plug-in") in str(raised.value)
+    assert (tmp_path / "ran").exists() == (not says)
