@@ -22,36 +22,35 @@ from burstd.model.snapshot import Breaker, CloudView, Launched, Pin, SlurmView, 
 NOW = 1_700_000_000.0
 USERS = ("ada", "bob", "eve")
 PROVIDERS = ("sky", "sea")
-PARTITIONS = ("burst", "gpu", "onprem")
 REASONS = (
     "None", "Resources", "Priority", "ReqNodeNotAvail", "JobHeldUser", "Dependency", "QOSMaxJobsPerUserLimit",
     "BeginTime", "BurstBufferStageIn", "Licenses", "SomethingNew",
 )  # fmt: skip
-CONSTRAINTS = ("", "", "", "fast", "fast|big", "fast&big", "[fast|big]", "[fast*1&big*1]", "fast&&", "!fast")
+CONSTRAINTS = ("fast", "fast|big", "fast&big", "[fast|big]", "[fast*1&big*1]", "fast&&", "!fast")
 
 shapes = st.builds(
     Shape,
-    cpus=st.sampled_from((1, 2, 4, 16)),
-    memory_mib=st.sampled_from((1000, 4000, 64_000)),
+    cpus=st.sampled_from((4, 16, 8, 2)),
+    memory_mib=st.sampled_from((64_000, 8000, 4000)),
     gres=st.sampled_from(((), (), (Gres("gpu", "v100", 4),), (Gres("gpu", "", 2),), (Gres("gpu", "a100", 1),))),
-    features=st.frozensets(st.sampled_from(("fast", "big"))),
+    features=st.sampled_from((frozenset({"fast"}), frozenset({"fast", "big"}), frozenset({"big"}), frozenset[str]())),
 )
 
 rules = st.builds(
     OfferRule,
     provider=st.sampled_from(PROVIDERS),
-    markets=st.sampled_from((("on-demand",), ("spot",), ("on-demand", "spot"))),
+    markets=st.sampled_from((("on-demand", "spot"), ("on-demand",), ("spot",))),
 )
 
 
 @st.composite
 def pools(draw: st.DrawFn) -> dict[str, Pool]:
-    """One to three pools of up to six slots."""
+    """One to three pools of up to eight slots."""
     found = {}
     for name in draw(st.sampled_from((("cpu",), ("cpu", "gpu"), ("cpu", "gpu", "big")))):
-        slots = tuple(f"{name}-{n}" for n in range(1, draw(st.integers(1, 6)) + 1))
-        partitions = draw(st.sampled_from((("burst",), ("burst", "gpu"), ("gpu",))))
-        found[name] = Pool(name, slots, partitions, draw(shapes), tuple(draw(st.lists(rules, min_size=1, max_size=2))))
+        slots = tuple(f"{name}-{n}" for n in range(1, draw(st.sampled_from((4, 8, 6, 2, 1))) + 1))
+        partitions = draw(st.sampled_from((("burst",), ("burst", "gpu"), ("burst",), ("gpu",))))
+        found[name] = Pool(name, slots, partitions, draw(shapes), tuple(draw(st.lists(rules, min_size=1, max_size=3))))
     return found
 
 
@@ -69,7 +68,7 @@ def offers(draw: st.DrawFn, some: dict[str, Pool]) -> dict[str, CloudView]:
                 Decimal(draw(st.integers(1, 50))) / 10,
             )
             for pool in some.values()
-            for _ in range(draw(st.integers(0, 2)))
+            for _ in range(draw(st.sampled_from((2, 1, 1, 0))))
         ]  # fmt: skip
         views[provider] = CloudView(tuple({offer.id: offer for offer in found}.values()), ())
     return views
@@ -83,27 +82,27 @@ def jobs(draw: st.DrawFn, number: int = 1) -> Job:
         id=str(number),
         user=draw(st.sampled_from(USERS)),
         state=draw(st.sampled_from((JobState.PENDING,) * 6 + (JobState.RUNNING, JobState.CONFIGURING))),
-        partitions=tuple(draw(st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=2, unique=True))),
+        partitions=draw(st.sampled_from((*(("burst",),) * 4, ("onprem", "burst"), ("burst", "gpu"), ("onprem",)))),
         submitted=NOW - draw(st.integers(0, 3600)),
-        reason=draw(st.sampled_from(REASONS[:4] * 3 + REASONS)),
+        reason=draw(st.sampled_from(REASONS[:4] * 8 + REASONS)),
         priority=draw(st.integers(0, 3)),
         tasks=tasks,
         array_job_id=str(number) if tasks > 1 else "",
         array_tasks=f"1-{tasks}" if tasks > 1 else "",
         tasks_limit=draw(st.sampled_from((0, 0, 2))) if tasks > 1 else 0,
-        nodes=draw(st.sampled_from((1, 1, 1, 2, 4))),
+        nodes=draw(st.sampled_from((1, 1, 1, 2, 1, 2, 4))),
         nodes_max=draw(st.sampled_from((0, 0, 4))),
-        cpus=draw(st.integers(1, 20)),
-        memory_mib=draw(st.sampled_from((0, 500, 3000, 90_000))),
+        cpus=draw(st.sampled_from((1, 2, 4, 1, 3, 6, 20))),
+        memory_mib=draw(st.sampled_from((0, 500, 0, 500, 3000, 90_000))),
         memory_per_cpu=draw(st.booleans()),
-        gres_per_node=draw(st.sampled_from(((), (), (Gres("gpu", "", 1),), (Gres("gpu", "v100", 2),)))),
-        gres_per_job=draw(st.sampled_from(((), (), (), (Gres("gpu", "", 4),)))),
-        constraint=draw(st.sampled_from(CONSTRAINTS)),
+        gres_per_node=draw(st.sampled_from((*((),) * 6, (Gres("gpu", "", 1),), (Gres("gpu", "v100", 2),)))),
+        gres_per_job=draw(st.sampled_from((*((),) * 8, (Gres("gpu", "", 4),)))),
+        constraint=draw(st.sampled_from(("",) * 10 + CONSTRAINTS)),
         exclusive=draw(st.integers(0, 5)) == 0,
-        eligible=NOW + draw(st.sampled_from((-60.0, -60.0, 0.0, 600.0))),
-        excluded_nodes=draw(st.sampled_from(((), (), (), ("cpu-1", "gpu-1")))),
-        node_list=draw(st.sampled_from(((), (), (), (), ("cpu-2",), ("op-1",)))),
-        dependency=draw(st.sampled_from(("", "", "", "afterok:9(unfulfilled)"))),
+        eligible=NOW + draw(st.sampled_from((-60.0,) * 9 + (0.0, 600.0))),
+        excluded_nodes=draw(st.sampled_from((*((),) * 6, ("cpu-1", "gpu-1")))),
+        node_list=draw(st.sampled_from((*((),) * 12, ("cpu-2",), ("op-1",)))),
+        dependency=draw(st.sampled_from(("",) * 12 + ("afterok:9(unfulfilled)",))),
     )
 
 
@@ -180,7 +179,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     seen: dict[str, Node] = {}
     for pool in some.values():
         for slot in pool.slots:
-            taken = draw(st.booleans())
+            taken = draw(st.integers(0, 2)) == 2
             claim = draw(claims(pool, slot, every, rows)) if every and taken else None
             if claim is not None:
                 made.append(claim)
