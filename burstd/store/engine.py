@@ -85,6 +85,8 @@ def open_engine(url: URL, *, writer: bool) -> Engine:
         _tune_sqlite(engine, writer=writer)
     elif writer:
         _lock_postgresql(engine)
+    else:
+        event.listen(engine, "connect", lambda connection, _: setattr(connection, "read_only", True))
     return engine
 
 

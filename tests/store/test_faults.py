@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -210,14 +209,33 @@ def test_a_reader_needs_a_database(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_works_without_the_daemon_and_cannot_write(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "burstd.db", ManualClock()) as store:
+def test_a_reader_works_without_the_daemon_and_cannot_write(place: str) -> None:
+    with Store.open(place, ManualClock()) as store:
         store.make_claims([planned()])
-    shutil.rmtree(tmp_path / "burstd.db.lock", ignore_errors=True)
-    with Reader.open(tmp_path / "burstd.db", ManualClock()) as reader:
+    with Reader.open(place, ManualClock()) as reader:
         assert reader.claims() == (planned(),)
         with pytest.raises(StoreReadOnly), reader._reading() as connection:
             connection.execute(text("DELETE FROM claim"))
+        assert reader.claims() == (planned(),)
+
+
+def test_a_connection_that_was_cut_is_made_again_with_its_lock(postgresql_server: str) -> None:
+    cut = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    engine = create_engine(database_url(postgresql_server))
+    with Store.open(postgresql_server, ManualClock()) as store:
+        store.set_meta("cluster", "site")
+        with engine.begin() as connection:
+            connection.execute(cut)
+        assert store.meta("cluster") == "site"
+        with pytest.raises(StoreUnavailable, match="see that the server runs"), store.batch():  # noqa: PT012
+            store.set_meta("cluster", "other")
+            with engine.begin() as connection:
+                connection.execute(cut)
+            store.set_meta("cluster", "third")
+        assert store.meta("cluster") == "site"
+        with pytest.raises(StoreLocked):
+            Store.open(postgresql_server, ManualClock())
+    engine.dispose()
 
 
 def test_passwords_are_not_shown() -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import inspect
 
 from burstd.store import Store
-from burstd.store.migrate import HEAD, config
+from burstd.store.engine import database_url, open_engine
+from burstd.store.migrate import HEAD, config, upgrade
 from burstd.store.rows import Row
 
 from .samples import ManualClock, planned
@@ -15,6 +18,18 @@ def test_the_migrations_lead_to_the_rows(place: str) -> None:
     with Store.open(place, ManualClock()) as store, store._engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, Row.metadata) == []
+
+
+def test_a_migration_that_is_cut_short_leaves_nothing(place: str) -> None:
+    url = database_url(place)
+    engine = open_engine(url, writer=True)
+    with pytest.raises(KeyboardInterrupt), engine.begin() as connection:  # noqa: PT012
+        upgrade(connection)
+        assert inspect(connection).has_table("claim")
+        raise KeyboardInterrupt
+    with engine.connect() as connection:
+        assert inspect(connection).get_table_names() == []
+    engine.dispose()
 
 
 def test_there_is_one_head_and_the_program_knows_it() -> None:
