@@ -29,7 +29,8 @@ _children: dict[Path, subprocess.Popen[bytes]] = {}
 class BoxSpec:
     """What a box is to be.
 
-    ``layers``: the topmost first, a root file system last. ``user_data``: run by cloud-init when it is given.
+    ``name`` is unique in the lab; ``hostname`` is the same unless given. ``layers``: the topmost first, a root file
+    system last. ``user_data``: run by cloud-init when it is given.
     ``ssh``: False for a host on which sshd never answers. ``services``: commands run in turn at the end of the boot,
     each returning when it is up. ``files`` are written before the boot; ``disk_mib`` bounds all that is written.
     """
@@ -45,6 +46,7 @@ class BoxSpec:
     files: Sequence[File] = ()
     ssh: bool = True
     disk_mib: int = 2048
+    hostname: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +80,17 @@ class Box:
         return box
 
     def _launch(self, spec: BoxSpec) -> None:
-        files = base_files(spec.name, spec.address)
+        hostname = spec.hostname or spec.name
+        files = base_files(hostname, spec.address)
         if spec.user_data is not None:
-            files += cloud_init_files(spec.name, spec.user_data, spec.meta_data)
+            files += cloud_init_files(hostname, spec.user_data, spec.meta_data)
         files += [boot_script(spec.services, ssh=spec.ssh, cloud_init=spec.user_data is not None), *spec.files]
         description = Description(
             layers=spec.layers,
             scratch=self.directory / "root",
             console=self.directory / "console.log",
             record=self.directory / "process.json",
-            hostname=spec.name,
+            hostname=hostname,
             disk_mib=spec.disk_mib,
             gpus=spec.gpus,
             binds=spec.binds,

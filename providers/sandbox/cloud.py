@@ -32,7 +32,7 @@ _REFUSAL = {
 
 
 class Backend(Protocol):
-    """What makes machines run. Neither call waits, neither raises; what goes wrong is told to ``Cloud.died``."""
+    """What makes machines run. No call waits, none raises; what goes wrong is told to ``Cloud.died``."""
 
     def start(self, machine: Machine) -> None:
         """Begins the life of a machine; it never answers where ``machine.hangs``."""
@@ -40,6 +40,10 @@ class Backend(Protocol):
 
     def stop(self, machine: Machine) -> None:
         """Ends it, if it runs; may be repeated."""
+        ...
+
+    def console(self, machine: Machine) -> str:
+        """What it has written to its console, empty when there is nothing."""
         ...
 
 
@@ -147,6 +151,14 @@ class Cloud:
                 self._stop(machine)
                 self._changed()
         self._answer("terminate", subject, None)
+
+    def console(self, instance_id: str) -> str:
+        """What an instance has written to its console."""
+        self._begin("console")
+        with self._lock:
+            machine = self._find(instance_id)
+            text = self._backend.console(machine)
+        return self._answer("console", _subject(machine), text)
 
     def parts(
         self, kind: str, tags: Mapping[str, str] | None = None, limit: int = PAGE, marker: str = ""

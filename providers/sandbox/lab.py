@@ -12,12 +12,14 @@ from providers.sandbox.machine import need_root, remove_tree
 from providers.sandbox.network import Network
 from providers.sandbox.processes import Process
 
+_GRACE_S = 5.0
+
 
 class Lab:
     """Everything under one name on this machine.
 
     ``state`` holds ``lab.json``, ``boxes/NAME/`` and ``processes/NAME.json`` (further processes of the lab, such as
-    the cloud server). Whatever is recorded there ends with ``down``, whoever started it.
+    the cloud server, whose own files are ``cloud.*``). Whatever is recorded there ends with ``down``.
     """
 
     def __init__(self, state: Path, network: Network) -> None:
@@ -73,18 +75,24 @@ class Lab:
         """Remembers a process that is to end with the lab."""
         process.save(self.processes_directory / f"{name}.json")
 
+    def end_process(self, name: str) -> None:
+        """Ends a recorded process, kindly at first; no error where there is none."""
+        file = self.processes_directory / f"{name}.json"
+        process = Process.load(file)
+        if process is not None:
+            process.kill(grace_s=_GRACE_S)
+        file.unlink(missing_ok=True)
+
     def down(self) -> None:
         """Ends all processes and removes all boxes, namespaces and links. May be repeated, also after kill -9."""
         need_root("taking a lab down")
         for file in sorted(self.processes_directory.glob("*.json")):
-            process = Process.load(file)
-            if process is not None:
-                process.kill(grace_s=5.0)
-            file.unlink()
+            self.end_process(file.stem)
         for directory in sorted(self.boxes_directory.glob("*")):
             # Not Box.load: a maker that was killed may have left less than that needs.
             Box(directory.name, "", self.network, directory).stop()
         self.network.down()
         for name in ("boxes", "processes"):
             remove_tree(self.state / name)
-        (self.state / "lab.json").unlink(missing_ok=True)
+        for file in (self.state / "lab.json", *self.state.glob("cloud.*")):
+            file.unlink(missing_ok=True)
