@@ -125,8 +125,6 @@ class Executor:
         match action:
             case Register():
                 self._scheduler.set_address(action.addresses)
-                if action.power_up:
-                    self._scheduler.power_up(action.power_up)
             case SetGate():
                 self._scheduler.set_gate(action.nodes)
                 self._moves(action.opens, S.READY, S.OPEN, action.reason)

@@ -65,17 +65,15 @@ class Prove:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Tell Slurm the addresses of proven machines, and that their nodes are coming (``power_up``)."""
+    """Tell Slurm the addresses of proven machines; their slurmd may then register."""
 
     addresses: tuple[tuple[str, str], ...]
     """Pairs of node name and address."""
-    power_up: tuple[str, ...]
-    """Those that Slurm does not expect yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start slurmd on a proven machine; Slurm expects it."""
+    """Start slurmd on a proven machine; Slurm has its address."""
 
     claim_id: str
 

@@ -62,7 +62,7 @@ def seen(
 ) -> list[Action]:
     job = Job("7", "ada", JobState.PENDING if waits else JobState.RUNNING, ("burst",), NOW - 200)
     gate = (Reservation("burstd", frozenset({"cl1"})),) if gated else ()
-    nodes = {"cl1": node or globals()["node"](flags=OFF)}
+    nodes = {"cl1": node or globals()["node"](flags=OFF, address="cl1")}
     snapshot = Snapshot(
         now=NOW,
         cluster="x",
@@ -134,10 +134,16 @@ def told(actions: list[Action]) -> list[str]:
             ["Register"],
         ),
         (
-            "slurmd starts once Slurm expects it",
+            "slurmd starts once Slurm has the address",
             claim(S.PROVING),
-            {"proved": frozenset({"c1"}), "node": node(flags=frozenset({"POWERING_UP"}))},
+            {"proved": frozenset({"c1"}), "node": node(flags=OFF)},
             ["Start"],
+        ),
+        (
+            "not while a power up of Slurm's own is about to begin",
+            claim(S.PROVING),
+            {"proved": frozenset({"c1"}), "node": node(flags=OFF | {"POWER_UP"})},
+            NONE,
         ),
         (
             "not while the slot still goes down",
@@ -207,4 +213,4 @@ def test_many_nodes_are_one_step() -> None:
     )
     [register] = advance(look(snapshot, "burstd"), TUNING)
     assert isinstance(register, Register)
-    assert len(register.addresses) == len(register.power_up) == 50
+    assert len(register.addresses) == 50
