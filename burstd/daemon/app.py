@@ -12,7 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from burstd.daemon import logs, parts as make, sockets
+from burstd.daemon import logs, sockets
+from burstd.daemon import parts as make
 from burstd.daemon.clock import SteadyClock
 from burstd.daemon.commands import Commands
 from burstd.daemon.control import ControlServer
@@ -21,6 +22,7 @@ from burstd.daemon.loop import Loop
 from burstd.daemon.observer import Pace
 from burstd.daemon.office import DaemonOffice
 from burstd.daemon.reconciler import Reconciler, Rules
+from burstd.daemon.systemd import Notifier
 from burstd.daemon.wake import Wake
 from burstd.daemon.workers import ThreadWorkers
 from burstd.model.command import CommandResult
@@ -75,7 +77,7 @@ def new_id() -> str:
 def run(ready: Ready) -> None:
     """Runs the daemon until a signal ends it. Raises BurstdError where it cannot start."""
     settings = ready.settings
-    logs.configure(settings.daemon.log_format, settings.daemon.log_level)
+    logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
     with ExitStack() as stack:
         lock = sockets.single_instance(settings.daemon.state_dir)
         stack.callback(lock.release)
@@ -92,7 +94,7 @@ def run(ready: Ready) -> None:
         stack.callback(workers.close)
         reconciler = Reconciler(
             cluster=settings.cluster, rules=rules(ready), pace=pace(settings), store=store, scheduler=scheduler,
-            providers=providers, prover=make.prover(settings, scheduler), workers=workers, clock=clock,
+            providers=providers, prover=make.prover(settings, scheduler, clock), workers=workers, clock=clock,
             user_data=make.user_data(settings), new_id=new_id,
         )  # fmt: skip
         _run(ready, stack, _Parts(clock, store, wake, scheduler, workers, reconciler))
@@ -138,7 +140,7 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
         settings = until_restart(current.settings, fresh.settings)
         current = Ready(fresh.path, settings, fresh.resolved, pools(settings, expand))
         reconciler.reload(rules(current))
-        logs.configure(settings.daemon.log_format, settings.daemon.log_level)
+        logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
         log.info("settings taken", by=by, changes=str(changes))
         parts.store.append("daemon", new="reloaded", reason=str(changes), cause=by)
         return CommandResult(str(changes))
@@ -153,9 +155,11 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     power.start()
     stack.callback(power.stop)
     stack.callback(make.watch(settings, parts.wake, reconciler))
+    notifier = Notifier()
+    stack.callback(notifier.close)
     loop = Loop(
         reconciler=reconciler, office=office, commands=commands, store=parts.store, clock=parts.clock,
-        wake=parts.wake, signs=make.signs(), keep_s=settings.daemon.retention_days * DAY_S,
+        wake=parts.wake, notifier=notifier, keep_s=settings.daemon.retention_days * DAY_S,
     )  # fmt: skip
     loop.on_signals()
     log.info("burstd runs", version=VERSION, cluster=settings.cluster, pools=sorted(ready.pools))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 
 import structlog
@@ -14,6 +13,7 @@ from burstd.daemon.clock import SteadyClock
 from burstd.daemon.commands import Commands
 from burstd.daemon.office import DaemonOffice
 from burstd.daemon.reconciler import Reconciler
+from burstd.daemon.systemd import Notifier
 from burstd.daemon.wake import Wake
 from burstd.store import Store, StoreError
 
@@ -22,16 +22,7 @@ log = structlog.get_logger(__name__)
 LEAST_S = 0.05
 """Between two loops, so that a storm of hints is one look at Slurm and not a hundred."""
 PURGE_EVERY_S = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """What the world outside is told: all of it may do nothing."""
-
-    ready: Callable[[], None]
-    alive: Callable[[str], None]
-    stopping: Callable[[], None]
-    alive_every_s: float
+ALIVE_EVERY_S = 5.0
 
 
 class Loop:
@@ -46,7 +37,7 @@ class Loop:
         store: Store,
         clock: SteadyClock,
         wake: Wake,
-        signs: Signs,
+        notifier: Notifier,
         keep_s: float,
     ) -> None:
         self._reconciler = reconciler
@@ -55,7 +46,9 @@ class Loop:
         self._store = store
         self._clock = clock
         self._wake = wake
-        self._signs = signs
+        self._notifier = notifier
+        self._alive_every_s = min(notifier.watchdog_s or ALIVE_EVERY_S, ALIVE_EVERY_S)
+        self._told = ""
         self._keep_s = keep_s
         self._stop = threading.Event()
         self._purge_due = 0.0
@@ -83,19 +76,21 @@ class Loop:
 
     def run(self, reload: Callable[[str], object]) -> None:
         """The loop. ``reload`` is called, in this thread, for SIGHUP."""
-        self._signs.ready()
+        self._notifier.ready("running")
         while not self._stop.is_set():
             self._note_jump()
             served = self._office.serve(self._commands.do)
             if self._reload_asked.is_set():
                 self._reload_asked.clear()
+                self._notifier.reloading()
                 reload("signal:HUP")
+                self._notifier.ready("running")
             pause = self._reconciler.step()
             self._purge()
-            self._signs.alive(self._reconciler.alarm or "")
+            self._feed()
             if not served:
                 self._pause(pause)
-        self._signs.stopping()
+        self._notifier.stopping()
 
     def _pause(self, pause: float) -> None:
         """Waits for a hint or the time, and tells the watchdog meanwhile; never less than LEAST_S."""
@@ -103,9 +98,15 @@ class Loop:
             return
         due = self._clock.now() + pause
         while (left := due - self._clock.now()) > 0:
-            if self._wake.wait(min(left, self._signs.alive_every_s)):
+            if self._wake.wait(min(left, self._alive_every_s)):
                 return
-            self._signs.alive(self._reconciler.alarm or "")
+            self._feed()
+
+    def _feed(self) -> None:
+        self._notifier.alive()
+        if self._reconciler.alarm != self._told:
+            self._told = self._reconciler.alarm
+            self._notifier.status(self._told or "running")
 
     def _note_jump(self) -> None:
         jump = self._clock.jumped()

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import structlog
 
-from burstd.daemon import systemd
-from burstd.daemon.loop import Signs
 from burstd.daemon.reconciler import Reconciler
 from burstd.daemon.wake import Wake
 from burstd.model.clock import Clock
@@ -24,8 +22,6 @@ from burstd.slurm.events import StateWatch
 from burstd.slurm.scheduler import open_scheduler
 
 log = structlog.get_logger(__name__)
-
-ALIVE_EVERY_S = 5.0
 
 
 def scheduler(settings: Settings, clock: Clock) -> Scheduler:
@@ -94,14 +90,3 @@ def watch(settings: Settings, wake: Wake, reconciler: Reconciler) -> Callable[[]
     if problem:
         log.info("the queue is polled", every_s=settings.daemon.poll_s, reason=problem)
     return watch.stop
-
-
-def signs() -> Signs:
-    """Tells systemd, where it listens."""
-    every = systemd.watchdog_interval_s()
-    return Signs(
-        ready=systemd.ready,
-        alive=systemd.alive,
-        stopping=systemd.stopping,
-        alive_every_s=min(every / 2, ALIVE_EVERY_S) if every else ALIVE_EVERY_S,
-    )
