@@ -46,17 +46,18 @@ def prover(settings: Settings, slurm: Scheduler, clock: Clock) -> Prover:
         conf_server=settings.slurm.conf_server,
         ssh_user=node.ssh_user,
         ssh_port=node.ssh_port,
-        trust=dict.fromkeys(settings.providers, Trust(node.host_keys)),
+        munge_socket=str(node.munge_socket or ""),
+        trust={name: Trust(node.host_keys_of.get(name, node.host_keys)) for name in settings.providers},
         users=node.users,
         compare_job_users=node.compare_job_users,
         os=node.os,
         gpu_names=node.gpu_names,
         gpu_devices=node.gpu_devices,
         clock_tolerance_s=node.clock_tolerance_s,
-        free_mib=node.free_disk,
-        skip=frozenset(node.skip),
+        free_mib=node.free_mib,
+        skip=frozenset(node.skip_checks),
         slurmd_options=node.slurmd_options,
-        connect_timeout_s=node.ssh_timeout_s,
+        connect_timeout_s=node.connect_timeout_s,
     )
     return SshProver(site, slurm_version=slurm.version, wall=clock.wall)
 
@@ -67,7 +68,10 @@ def user_data(settings: Settings) -> Callable[[Pool, str], str]:
     munge_key = settings.node.munge_key
 
     def rendered(pool: Pool, provider: str) -> str:
-        values = UserData(settings.cluster, pool.name, provider, public)
+        values = UserData(
+            settings.cluster, pool.name, provider, public,
+            timezone=settings.node.timezone, packages=settings.node.packages, commands=settings.node.commands,
+        )  # fmt: skip
         return render(values, settings.node.user_data, [munge_key.read_bytes()] if munge_key.exists() else [])
 
     return rendered

@@ -102,8 +102,9 @@ class Reconciler:
             snapshot = self.observe()
             plan = decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
-            self._store.record_remarks(plan.remarks)
             changed += self._executor.apply(plan)
+            # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
+            self._store.record_remarks(plan.remarks)
         except SchedulerUnavailable as error:
             log.warning("slurm stopped answering, the rest of the plan waits", error=str(error))
             return self._pace.poll_s
