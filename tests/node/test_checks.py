@@ -17,7 +17,8 @@ A100 = "NVIDIA A100-SXM4-40GB"
 GOOD = Facts(
     hostname="m1", kernel="6.1.0", os="debian 12", cpus=8, memory_mib=16000, tmp_mib=5000, free_mib=4000,
     gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), slurm_version=(22, 5, 8),
-    munge="munge-0.5.15", users={"slurm": Ids(64030, 64030), "ada": Ids(3001, 3001)}, clock=1000.0, asked=999.9, answered=1000.2,
+    munge="munge-0.5.15", users={"slurm": Ids(64030, 64030), "ada": Ids(3001, 3001)},
+    clock=1000.0, asked=999.9, answered=1000.2,
 )  # fmt: skip
 WANTED = Expected(
     shape=Shape(8, 16000, (Gres("gpu", "a100", 2),)), slurm_version=(22, 5, 8), gpu_names={"a100": "A100-SXM4"},

@@ -1,0 +1,370 @@
+"""Real machines: cloud-init run on our template, sshd, munge and slurmd of Debian, a real slurmctld."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.errors import CloudUnavailable, NodeRefused
+from burstd.model.offer import Offer
+from burstd.node.errors import (
+    AuthRefused,
+    ClockNotSet,
+    CommandFailed,
+    HostKeyMismatch,
+    HostKeyUnknown,
+    HostKeyUnobtainable,
+    NotAuthorizedYet,
+    NotReachable,
+    SlurmdNotStarted,
+    Unlike,
+)
+from burstd.node.hostkeys import Trust, keys_of_console
+from burstd.node.keys import ensure_ssh_key
+from burstd.node.prover import Site, SshProver
+from providers.sandbox.box import Box
+from providers.sandbox.description import File
+from tests.lab.cluster import Cluster
+from tests.lab.slurm_files import VERSIONS
+from tests.node.conftest import Machines
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.usefixtures("head_network")]
+
+
+class Bench:
+    """A prover, and claims for it to prove."""
+
+    def __init__(self, machines: Machines, directory: Path) -> None:
+        cluster = machines.cluster
+        self.machines = machines
+        self.pool = cluster.pools[0]
+        self.cluster = cluster
+        # Boxes have the machine's CPUs and memory, not their type's.
+        self.site = Site(
+            key=machines.key, pins=directory / "pins", munge_key=cluster.state / "munge.key", conf_server="head",
+            connect_timeout_s=3.0, skip=frozenset({"cpus", "memory"}),
+        )  # fmt: skip
+        self.version: tuple[int, ...] = VERSIONS[cluster.release][:2]
+        self.late_s = 0.0
+        self.reached: list[str] = []
+
+    def prover(self, **changes: object) -> SshProver:
+        site = replace(self.site, **changes)  # type: ignore[arg-type]
+        return SshProver(
+            site, slurm_version=lambda: self.version, wall=lambda: time.time() + self.late_s,
+            credential=self.machines.credential,
+        )  # fmt: skip
+
+    def claim(self, slot: str, address: str, users: tuple[str, ...] = ()) -> Claim:
+        offer = Offer("sandbox", "here", "a", "gpu4", spot=False, shape=self.pool.shape, price=Decimal(1))
+        return Claim(
+            f"claim-{slot}", "lab", "gpu", slot, offer, Cause.DEMAND, ClaimState.BOOTING, 0.0, 0.0,
+            users=users, instance_id=f"i-{slot}", address=address,
+        )  # fmt: skip
+
+    def prove(self, claim: Claim, console: Callable[[], str] | None, **changes: object) -> str:
+        return self.prover(**changes).prove(claim, self.pool, console, lambda: self.reached.append(claim.id))
+
+
+@pytest.fixture
+def bench(machines: Machines, tmp_path: Path) -> Bench:
+    return Bench(machines, tmp_path)
+
+
+@pytest.fixture
+def boot(machines: Machines) -> Iterator[Callable[..., Box]]:
+    """Boots machines that end with the test, so that the next one finds their names and addresses free."""
+    booted: list[Box] = []
+
+    def one(name: str, address: str, **how: object) -> Box:
+        booted.append(machines.boot(name, address, **how))  # type: ignore[arg-type]
+        return booted[-1]
+
+    yield one
+    for box in booted:
+        box.stop()
+
+
+def pids(box: Box, program: str) -> list[str]:
+    return box.run(["pgrep", "-x", program], check=False).stdout.split()
+
+
+def has_key(box: Box) -> bool:
+    return box.path("/etc/munge/munge.key").exists()
+
+
+@pytest.mark.parametrize("cluster", ["bookworm", "trixie", "forky"], indirect=True)
+def test_a_machine_becomes_a_node_and_every_step_may_be_repeated(bench: Bench, boot: Callable[..., Box]) -> None:
+    cluster, claim = bench.cluster, bench.claim("cl1", "10.77.1.1")
+    box = boot("cl1", claim.address)
+    console = bench.machines.console_of(box)
+    said = bench.prove(claim, console)
+    assert "4 GPUs" in said
+    assert bench.reached == [claim.id]
+    key = box.path("/etc/munge/munge.key")
+    assert key.read_bytes() == (cluster.state / "munge.key").read_bytes()
+    assert box.run(["stat", "-c", "%U:%G %a", "/etc/munge/munge.key"]).stdout == "munge:munge 400\n"
+    assert '"errors": []' in box.run(["cat", "/run/cloud-init/result.json"]).stdout
+    warnings = [line for line in box.run(["cat", "/var/log/cloud-init.log"]).stdout.splitlines() if "WARNING" in line]
+    if cluster.release == "bookworm":  # cloud-init 22.4 does as it is told, but its schema wants a user to be made
+        warnings = [line for line in warnings if "Invalid cloud-config provided" not in line]
+    assert warnings == []
+    munged = pids(box, "munged")
+
+    # The next try has forgotten everything but the pin: no console is asked any more.
+    bench.prove(claim, None)
+    assert pids(box, "munged") == munged
+
+    cluster.sh("scontrol update nodename=cl1 state=power_up && scontrol update nodename=cl1 nodeaddr=10.77.1.1")
+    bench.prover().start(claim, bench.pool)
+    # slurmd's first process goes when its daemon is up.
+    box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
+    slurmd = pids(box, "slurmd")
+    bench.prover().start(claim, bench.pool)
+    assert pids(box, "slurmd") == slurmd
+    cluster.wait(lambda: cluster.sh("sinfo -hn cl1 -o %t").split() == ["idle"], 30, "cl1 idle")
+    job = [
+        "srun",
+        "-p",
+        "burst",
+        "-w",
+        "cl1",
+        "--gres=gpu:v100:2",
+        "sh",
+        "-c",
+        "hostname; id -un; echo $CUDA_VISIBLE_DEVICES",
+    ]
+    assert cluster.head.run(job, user="nobody", timeout=30).stdout.split() == ["cl1", "nobody", "0,1"]
+
+
+def test_differences_are_named_and_such_a_machine_is_given_nothing(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2", users=("ada",))
+    box = boot("cl2", claim.address, gpus=3)
+    bench.version = (21, 8, 1)
+    with pytest.raises(Unlike) as caught:
+        bench.prove(claim, bench.machines.console_of(box), skip=frozenset(), users=("slurm", "root"))
+    said = str(caught.value)
+    assert caught.value.cause == "gpus"
+    assert not caught.value.again
+    assert "gpus: 3 GPUs in /dev where 4 GPUs is expected." in said
+    assert "slurmd 21.08.1 is expected" in said
+    assert "sandbox/here/a/gpu4/on-demand" in said
+    assert not has_key(box)
+    assert pids(box, "munged") == []
+
+
+def test_a_clock_that_is_off_may_still_be_set(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address)
+    bench.late_s = 3600.0
+    with pytest.raises(ClockNotSet, match="clock: a clock 3600 s behind where the head's time") as caught:
+        bench.prove(claim, bench.machines.console_of(box))
+    assert caught.value.again
+    assert not has_key(box)
+
+
+def test_the_sites_own_checks(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address)
+    console = bench.machines.console_of(box)
+    with pytest.raises(Unlike, match=r"'ls: cannot access '/scratch'.*' \(exit status 2\)") as caught:
+        bench.prove(claim, console, commands={"scratch": "ls -d /scratch"})
+    assert caught.value.cause == "scratch"
+    box.run(["mkdir", "/scratch"])
+    bench.prove(claim, console, commands={"scratch": "ls -d /scratch"})
+
+
+def test_another_machine_at_the_address_is_told_nothing(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    ours = boot("ours", "10.77.1.3")
+    other = boot("other", claim.address)
+    bench.machines.console_of(other)
+    with pytest.raises(HostKeyMismatch, match="another machine answers at this address") as caught:
+        bench.prove(claim, bench.machines.console_of(ours))
+    assert not caught.value.again
+    assert caught.value.cause == "hostkey"
+    assert "Accepted" not in other.run(["cat", "/var/log/sshd.log"]).stdout
+    assert not has_key(other)
+    assert bench.reached == []
+
+
+def test_first_use_is_pinned_for_the_claim_and_for_no_longer(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    trust = {"sandbox": Trust.FIRST_USE}
+    first = boot("first", claim.address)
+    bench.machines.console_of(first)
+    bench.prove(claim, None, trust=trust)
+    first.stop()
+    second = boot("second", claim.address)
+    bench.machines.console_of(second)
+    for _ in range(2):  # what the wrong one showed is not learned
+        with pytest.raises(HostKeyMismatch, match="of its first connection"):
+            bench.prove(claim, None, trust=trust)
+    assert not has_key(second)
+    bench.prover().keep([])
+    bench.prove(claim, None, trust=trust)
+    assert has_key(second)
+
+
+def test_a_machine_that_is_not_ready_is_tried_again(bench: Bench, boot: Callable[..., Box]) -> None:
+    asked: list[int] = []
+
+    def console() -> str:
+        asked.append(1)
+        return "[    0.000000] Linux version 6.1\n"
+
+    claim = bench.claim("cl2", "10.77.1.2")
+    with pytest.raises(NotReachable, match="told no address"):
+        bench.prove(replace(claim, address=""), console)
+    with pytest.raises(NotReachable, match="does not answer on port 22") as caught:
+        bench.prove(claim, console, connect_timeout_s=0.3)  # nobody is there
+    assert caught.value.again
+    box = boot("cl2", claim.address, ssh=False)
+    box.wait_booted()
+    with pytest.raises(NotReachable, match="does not answer on port 22"):
+        bench.prove(claim, console)  # the machine is there, sshd is not
+    assert asked == []  # no call to the cloud so far
+    box.run(["sh", "-c", "mkdir -p /run/sshd; /usr/sbin/sshd"])
+    with pytest.raises(HostKeyUnknown, match="shows no host keys so far"):
+        bench.prove(claim, console)
+
+    def broken() -> str:
+        raise CloudUnavailable("503")
+
+    with pytest.raises(HostKeyUnknown, match="cannot be read now: 503"):
+        bench.prove(claim, broken)
+    with pytest.raises(HostKeyUnobtainable, match="first_use"):
+        bench.prove(claim, None)
+    bench.prove(claim, bench.machines.console_of(box))
+
+
+def test_a_port_that_speaks_no_ssh(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address, ssh=False)
+    server = box.popen(["python3", "-m", "http.server", "22"], stderr=-3)
+    box.wait_ssh()
+    with pytest.raises(NotReachable, match="but not as sshd does"):
+        bench.prove(claim, None, trust={"sandbox": Trust.FIRST_USE}, connect_timeout_s=1.0)
+    server.kill()
+    server.wait()
+
+
+def test_a_machine_that_refuses_our_key(bench: Bench, boot: Callable[..., Box], tmp_path: Path) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address, public=ensure_ssh_key(tmp_path / "other"))
+    console = bench.machines.console_of(box)
+    # The console says that cloud-init is done; without it the key may still come.
+    with pytest.raises(NotAuthorizedYet, match="may not have installed it so far"):
+        bench.prove(claim, None, trust={"sandbox": Trust.FIRST_USE})
+    with pytest.raises(AuthRefused, match="refuses burstd's key for root") as caught:
+        bench.prove(claim, console)
+    assert caught.value.cause == "auth"
+
+
+def test_an_ordinary_user_with_sudo_will_do(bench: Bench, boot: Callable[..., Box]) -> None:
+    files = (File("/etc/sudoers.d/cloud", "nobody ALL=(ALL) NOPASSWD:ALL\n", 0o440),)
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address, files=files)
+    console = bench.machines.console_of(box)
+    box.run(["usermod", "-s", "/bin/sh", "-d", "/home/nobody", "nobody"])
+    keys = ["/root/.ssh/authorized_keys", "/home/nobody/.ssh/authorized_keys"]
+    box.run(["install", "-D", "-o", "nobody", "-m", "600", *keys])
+    bench.prove(claim, console, ssh_user="nobody")
+    assert box.run(["stat", "-c", "%U:%G %a", "/etc/munge/munge.key"]).stdout == "munge:munge 400\n"
+    assert "Accepted publickey for root" not in box.run(["cat", "/var/log/sshd.log"]).stdout
+
+
+def test_a_key_of_the_image_and_a_dead_munged_are_replaced(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address, files=(File("/etc/munge/munge.key", b"x" * 64, 0o400, "munge:munge"),))
+    console = bench.machines.console_of(box)
+    box.run(["sh", "-c", "install -d -o munge -g munge /run/munge; runuser -u munge -- munged"])
+    before = pids(box, "munged")
+    bench.prove(claim, console)
+    assert set(pids(box, "munged")).isdisjoint(before)
+    box.run(["pkill", "-9", "-x", "munged"])
+    bench.prove(claim, console)
+    # One that has another key than the file has now, as when we were killed between the two steps.
+    other = "head -c 64 /dev/zero > /etc/munge/munge.key; runuser -u munge -- munged"
+    key = "/etc/munge/munge.key"
+    box.run(["sh", "-c", f"munged --stop; cp -p {key} /tmp/k; {other}; cat /tmp/k > {key}; rm /tmp/k"])
+    bench.prove(claim, console)
+    assert box.run(["sh", "-c", "ls -A /etc/munge"]).stdout == "munge.key\n"
+
+
+def test_a_munge_that_cannot_work_is_refused(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl2", "10.77.1.2")
+    box = boot("cl2", claim.address)
+    console = bench.machines.console_of(box)
+    box.run(["sh", "-c", "rm -rf /var/log/munge; ln -s /nonexistent/x /var/log/munge"])
+    with pytest.raises(CommandFailed, match="the machine's munge does not work: .*munge") as caught:
+        bench.prove(claim, console)
+    assert caught.value.cause == "munge"
+    assert isinstance(caught.value, NodeRefused)
+
+
+@pytest.mark.parametrize("after_ms", [100, 200, 300, 400, 500])
+def test_killed_while_it_proves_and_starts_then_repeated(bench: Bench, boot: Callable[..., Box], after_ms: int) -> None:
+    claim = bench.claim("cl3", "10.77.1.3")
+    box = boot("cl3", claim.address)
+    console = bench.machines.console_of(box)
+    bench.cluster.sh("scontrol update nodename=cl3 state=power_up", check=False)
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            bench.prove(claim, console)
+            bench.prover().start(claim, bench.pool)
+            os._exit(0)
+        # No condition to wait for: the point is to strike wherever it happens to be.
+        time.sleep(after_ms / 1000)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    bench.prove(claim, console)
+    bench.prover().start(claim, bench.pool)
+    assert len(pids(box, "munged")) == 1
+    box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
+    assert box.run(["sh", "-c", "ls -A /etc/munge"]).stdout == "munge.key\n"
+
+
+def test_slurmd_under_another_name_is_replaced(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl4", "10.77.1.4")
+    box = boot("cl4", claim.address)
+    bench.prove(claim, bench.machines.console_of(box))
+    box.run(["slurmd", "-N", "cl5", "--conf-server", "head", "-b"])
+    bench.prover().start(claim, bench.pool)
+    box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
+    (pid,) = pids(box, "slurmd")
+    assert "-N\0cl4\0" in box.path(f"/proc/{pid}/cmdline").read_text(encoding="ascii")
+
+
+def test_slurmd_that_does_not_start_is_tried_again(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl4", "10.77.1.4")
+    box = boot("cl4", claim.address)
+    bench.prove(claim, bench.machines.console_of(box))
+    with pytest.raises(SlurmdNotStarted, match="slurmd did not start as cl4: slurmd does not start:") as caught:
+        bench.prover(slurmd_options=("--no-such-option",)).start(claim, bench.pool)
+    assert caught.value.again
+    with pytest.raises(ValueError, match="cannot be given to slurmd"):
+        bench.prover(slurmd_options=("a b",)).start(claim, bench.pool)
+    own = ("touch", "/started-{slot}-from-{conf_server}")
+    bench.prover(start_command=own).start(claim, bench.pool)
+    assert box.path("/started-cl4-from-head").exists()
+
+
+def test_keys_shown_on_the_console_are_the_machines(bench: Bench, boot: Callable[..., Box]) -> None:
+    box = boot("cl5", "10.77.1.5")
+    shown = keys_of_console(bench.machines.console_of(box)())
+    file = box.run(["cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).stdout.split()
+    assert shown == {" ".join(file[:2])}
+
+
+def test_the_cluster_is_unharmed(cluster: Cluster) -> None:
+    assert cluster.sh("sinfo -hn op1 -o %t").split() == ["idle"]
