@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -33,6 +35,7 @@ def make_app(office: Office, rights: Rights) -> FastAPI:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(SmallBodies)
+    app.add_middleware(LastAnswers)
     return app
 
 
@@ -58,6 +61,31 @@ class SmallBodies:
             return message
 
         await self._app(scope, limited, send)
+
+
+class LastAnswers:
+    """Tells who still waits for an answer when the daemon stops that there will be none."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except asyncio.CancelledError:
+            # The server cancels at its end only, and this is the whole of the task.
+            if begun:
+                raise
+            text = "burstd is stopping; whether it still did what was asked shows after its next start."
+            await _answer(503, text)(scope, receive, send)
 
 
 def _answer(status: int, text: str, known: list[str] | None = None) -> JSONResponse:

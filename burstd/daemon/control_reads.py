@@ -28,6 +28,7 @@ from burstd.daemon.views_plan import bill_view
 from burstd.daemon.views_status import status
 from burstd.model.claim import Claim
 from burstd.model.job import Job
+from burstd.model.snapshot import Snapshot, Unavailable
 from burstd.store import Event, UnknownClaim, claim_subject
 from burstd.store.money import Group
 
@@ -81,6 +82,7 @@ def get_jobs(you: You, office: Daemon, user: str = "") -> JobsView:
     snapshot, plan = looked(office)
     if user and not you.owns(user):
         raise Denied(403, f"You are {you.user} and see your own jobs only.")
+    _readable(snapshot)
     queue = Queue(snapshot, plan)
     mine = [job for job in queue.burst() if you.owns(job.user) and user in ("", job.user)]
     return JobsView(now=when(office.now()), jobs=[queue.view(job) for job in mine])
@@ -113,11 +115,11 @@ def get_explanation(job_id: str, you: You, office: Daemon) -> ExplainView:
     queue, job, claims = _job(job_id, you, office)
     noted = office.reader.remarks(f"job:{job.id if job is not None else job_id}")
     if job is not None:
-        return explanation(queue, job, remarks(queue.remarks(job), noted))
+        return explanation(queue, job, job_id, noted, you, office.now())
     nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
     return ExplainView(
         now=when(office.now()), id=job_id, job=None, verdict="gone", summary=f"it has left the queue{nodes}",
-        slurm="", remedies=[], remarks=past_remarks(noted), routes=[],
+        slurm="", asks="", remedies=[], remarks=past_remarks(noted), ways=[], serving=[],
     )  # fmt: skip
 
 
@@ -206,11 +208,18 @@ def _job(job_id: str, you: Caller, office: Office) -> tuple[Queue, Job | None, S
     job = queue.find(job_id)
     claims = office.reader.find(job=job_id)
     if job is None and not claims and not office.reader.remarks(f"job:{job_id}"):
+        _readable(queue.snapshot)
         raise Denied(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
     mine = you.owns(job.user) if job is not None else you.admin or any(you.alone(c.users) for c in claims)
     if not mine:
         raise Denied(403, f"You are {you.user}, and job {whole(job_id)} is not known to be yours.")
     return queue, job, claims
+
+
+def _readable(snapshot: Snapshot) -> None:
+    """An empty answer about jobs must not stand for a Slurm that does not answer."""
+    if isinstance(snapshot.slurm, Unavailable):
+        raise Denied(503, f"Slurm cannot be read: {snapshot.slurm.error}")
 
 
 def _of_claims(reader: Records, you: Caller, node: str, claim: str, after: int, limit: int) -> Sequence[Event]:

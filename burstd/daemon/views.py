@@ -299,14 +299,18 @@ class JobDetailView(View):
 
 
 class CandidateView(View):
-    """One offer that was looked at; ``refused`` says why it is not used, empty: it may be."""
+    """One offer that was looked at, or a provider that could not be read.
+
+    ``refused`` says why it is not used, empty: it may be. ``chosen``: the plan takes it first for this job.
+    """
 
     offer: str
     price_per_hour: Money | None
     refused: str
+    chosen: bool
 
 
-class RouteView(View):
+class WayView(View):
     """One pool as a way to start the job; ``lacks`` says why it is none, empty: it is one."""
 
     pool: str
@@ -316,8 +320,18 @@ class RouteView(View):
     candidates: list[CandidateView]
 
 
+class ServingView(View):
+    """A claim made for the job, or (``claim`` empty) a node of the site on which the plan gave it room."""
+
+    slot: str
+    claim: str
+    state: str
+    since: datetime | None
+    reason: str
+
+
 class ExplainView(View):
-    """``burstctl explain``."""
+    """``burstctl explain``. ``verdict`` is ``gone`` for a job that has left the queue."""
 
     now: datetime
     id: str
@@ -327,10 +341,12 @@ class ExplainView(View):
     """Why it does or does not start, in a sentence."""
     slurm: str
     """What Slurm says, in words."""
+    asks: str
     remedies: list[str]
-    """What would start it, the smallest first."""
+    """What would help; empty: nothing needs to be done."""
     remarks: list[RemarkView]
-    routes: list[RouteView]
+    ways: list[WayView]
+    serving: list[ServingView]
 
 
 class StepView(View):

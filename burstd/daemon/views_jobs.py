@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from burstd.core.offers import candidates
-from burstd.core.reasons import meaning
-from burstd.daemon.control_rights import whole
-from burstd.daemon.views import CandidateView, ExplainView, JobView, RemarkView, RouteView, when, when_set
+from burstd.core.explain import Way, explain
+from burstd.daemon.control_rights import Caller, whole
+from burstd.daemon.views import (
+    CandidateView,
+    ExplainView,
+    JobView,
+    RemarkView,
+    ServingView,
+    WayView,
+    when,
+    when_set,
+)
 from burstd.daemon.views_money import money
 from burstd.daemon.views_status import last_words, shape_text
 from burstd.model.claim import Claim
 from burstd.model.job import Job, JobState
-from burstd.model.offer import Pool
 from burstd.model.plan import Plan
 from burstd.model.policy import Remark
 from burstd.model.shape import Shape
@@ -25,7 +32,7 @@ class Queue:
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot = snapshot
-        self._plan = plan
+        self.plan = plan
         self._words = last_words(plan.remarks)
         self._jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
         self._burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
@@ -55,13 +62,13 @@ class Queue:
 
     def remarks(self, job: Job) -> list[Remark]:
         """Everything that the last plan says about a job, in its order."""
-        return [r for r in self._plan.remarks if r.subject == f"job:{job.id}"]
+        return [r for r in self.plan.remarks if r.subject == f"job:{job.id}"]
 
     def view(self, job: Job) -> JobView:
         """The job in an answer."""
         word = self.word(job)
         pending = job.state is JobState.PENDING
-        names = job.node_list if not pending else self._plan.target.placed.get(job.id, ())
+        names = job.node_list if not pending else self.plan.target.placed.get(job.id, ())
         return JobView(
             id=job.id,
             user=job.user,
@@ -116,44 +123,50 @@ def past_remarks(noted: Iterable[Noted]) -> list[RemarkView]:
     ]
 
 
-def explanation(queue: Queue, job: Job, said: list[RemarkView]) -> ExplainView:
-    """Why a job does or does not start, from the record of the last decision."""
-    word, snapshot = queue.word(job), queue.snapshot
-    found = meaning(job.reason)
-    pending = job.state is JobState.PENDING
-    serving = [p for p in snapshot.pools.values() if pending and not set(p.partitions).isdisjoint(job.partitions)]
-    if word is not None:
-        verdict, summary = word.verdict, word.reason
-    elif pending:
-        verdict, summary = "wait", "nothing was decided about it: no burst pool serves its partitions"
-    else:
-        verdict, summary = job.state.value.lower(), f"it is {job.state.value.lower()} on {', '.join(job.node_list)}"
+def explanation(queue: Queue, job: Job, asked: str, noted: Iterable[Noted], caller: Caller, now: float) -> ExplainView:
+    """Why a job does or does not start. ``asked`` is the id that was asked for: the job's, or that of one task."""
+    found = explain(queue.snapshot, queue.plan, asked)
+    if found.job != job:
+        found = explain(queue.snapshot, queue.plan, job.id)
+    users = {claim.id: claim.users for claim in queue.snapshot.claims}
     return ExplainView(
-        now=when(snapshot.now),
-        id=job.id,
+        now=when(now),
+        id=asked,
         job=queue.view(job),
-        verdict=verdict,
-        summary=summary,
-        slurm=f"{found.text} (Slurm: {job.reason or 'no reason'})" if pending else "",
-        remedies=[found.remedy.replace("JOBID", job.id)] if pending and found.remedy else [],
-        remarks=said,
-        routes=[_route(pool, snapshot) for pool in serving],
+        verdict=found.verdict,
+        summary=found.summary,
+        slurm=found.slurm,
+        asks=found.asks,
+        remedies=list(found.remedies),
+        remarks=remarks(found.remarks, noted),
+        ways=[_way(way) for way in found.ways],
+        serving=[
+            ServingView(
+                slot=s.slot,
+                claim=s.claim_id,
+                state=s.state,
+                since=when_set(s.since),
+                reason=s.reason if caller.alone(users.get(s.claim_id, ())) else "",
+            )
+            for s in found.serving
+        ],
     )
 
 
-def _route(pool: Pool, snapshot: Snapshot) -> RouteView:
-    return RouteView(
-        pool=pool.name,
-        lacks="",
-        slots=len(pool.slots),
-        free=len(snapshot.free_slots(pool)),
+def _way(way: Way) -> WayView:
+    return WayView(
+        pool=way.pool,
+        lacks=way.lacks,
+        slots=way.slots,
+        free=way.free,
         candidates=[
             CandidateView(
-                offer=judged.subject,
-                price_per_hour=money(judged.offer.price, judged.offer.currency) if judged.offer else None,
-                refused=judged.refused,
+                offer=c.subject,
+                price_per_hour=money(c.offer.price, c.offer.currency) if c.offer else None,
+                refused=c.refused,
+                chosen=c.chosen,
             )
-            for judged in candidates(snapshot, pool)
+            for c in way.candidates
         ],
     )
 

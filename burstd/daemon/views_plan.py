@@ -99,10 +99,9 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
         case Prove(claim_id, reason):
             [slot] = named([claim_id])
             return f"reach and check the machine of {slot}: {reason}", [claim_id], [slot]
-        case Register(addresses, power_up):
-            nodes = [name for name, _ in addresses]
-            more = f" and that {compress(power_up)} come up" if power_up else ""
-            return f"tell Slurm the addresses of {compress(nodes)}{more}", [], nodes
+        case Register(addresses):
+            known = [name for name, _ in addresses]
+            return f"tell Slurm the address{'es' if len(addresses) > 1 else ''} of {compress(known)}", [], known
         case Start(claim_id):
             [slot] = named([claim_id])
             return f"start slurmd on {slot}", [claim_id], [slot]
@@ -118,8 +117,8 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
         case NodeDown(nodes, reason):
             return f"set {compress(nodes)} down in Slurm: {reason}", [], nodes
         case Terminate(ids, reason):
-            nodes = named(ids)
-            return f"end the machine{'s' if len(ids) > 1 else ''} of {compress(nodes)}: {reason}", ids, nodes
+            ends = named(ids)
+            return f"end the machine{'s' if len(ids) > 1 else ''} of {compress(ends)}: {reason}", ids, ends
         case RemoveOrphans(provider, instances, leftovers, reason):
             what = ", ".join([*(f"instance {i.id}" for i in instances), *(f"{x.kind} {x.id}" for x in leftovers)])
             return f"remove {what} from {provider}: {reason}", [], []

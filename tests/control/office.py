@@ -1,0 +1,104 @@
+"""A daemon made of values: the last loop is given, the record is a real one, commands are written down."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from burstd.core.decide import decide
+from burstd.core.tuning import Tuning
+from burstd.daemon.control import ControlServer
+from burstd.daemon.control_office import COMMAND_TIMEOUT_S, Facts, Records
+from burstd.daemon.sockets import listen
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.command import Command, CommandResult, PlanNow
+from burstd.model.plan import Plan
+from burstd.model.snapshot import Snapshot
+from burstd.store import Reader, Store
+
+from .world import CLAIMS, CLUSTER, MINE, NOW, SNAPSHOT, FixedClock, claim
+
+PLAN = decide(SNAPSHOT, (), Tuning())
+GONE = claim("gpu7", S.GONE, 5000, jobs=("90",), users=(MINE,), billed_until=NOW - 5000)
+LIFE = (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN, S.CLOSING, S.TERMINATING, S.GONE)
+
+
+def carried_out(command: Command) -> CommandResult:
+    return CommandResult(f"Carried out {type(command).__name__}.")
+
+
+@dataclass
+class FakeOffice:
+    """``answer`` says what comes of a command; ``asked`` is every command so far."""
+
+    reader: Records
+    last: tuple[Snapshot, Plan] | None = (SNAPSHOT, PLAN)
+    alarms: tuple[str, ...] = ()
+    asked: list[Command] = field(default_factory=list)
+    answer: Callable[[Command], CommandResult] = carried_out
+
+    def reset(self) -> None:
+        """As new; one server serves many tests."""
+        self.last, self.alarms, self.asked, self.answer = (SNAPSHOT, PLAN), (), [], carried_out
+
+    def now(self) -> float:
+        return NOW
+
+    def facts(self) -> Facts:
+        return Facts("0.1.0", CLUSTER, NOW - 3700, "22.05.8", self.alarms, {"sandbox": 2}, "/etc/burstd/burstd.toml")
+
+    def latest(self) -> tuple[Snapshot, Plan] | None:
+        return self.last
+
+    def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
+        assert timeout_s > 0
+        self.asked.append(command)
+        if isinstance(command, PlanNow):
+            return CommandResult("", planned=(SNAPSHOT, PLAN))
+        return self.answer(command)
+
+
+@contextmanager
+def record_of_the_world() -> Iterator[Reader]:
+    """A record in which the world's claims have lived so far, open for reading."""
+    with tempfile.TemporaryDirectory(prefix="burstd-") as folder:
+        path, clock = Path(folder) / "burstd.db", FixedClock(NOW - 10_000)
+        with Store.open(path, clock) as store:
+            for made in (GONE, *CLAIMS):
+                _live(store, clock, made)
+            clock.time = NOW - 1
+            store.hold(["gpu8"], "user:root", "fan is loud")
+            store.record_remarks(PLAN.remarks)
+        with Reader.open(path, FixedClock()) as reader:
+            yield reader
+
+
+@contextmanager
+def serving(record: Reader, admin_group: str = "") -> Iterator[tuple[FakeOffice, Path]]:
+    """A daemon and its control socket, in a folder that every user can enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="burstd-") as folder:
+        Path(folder).chmod(0o755)
+        path, office = Path(folder) / "control.sock", FakeOffice(record)
+        server = ControlServer(office, listen(path, {}), admin_group)
+        server.start()
+        try:
+            yield office, path
+        finally:
+            server.stop()
+
+
+def _live(store: Store, clock: FixedClock, claim: Claim) -> None:
+    clock.time = claim.created
+    store.make_claims([replace(claim, state=S.PLANNED, since=claim.created, opened=None, billed_until=None)])
+    path = LIFE[: LIFE.index(claim.state) + 1]
+    for old, new in pairwise(path):
+        clock.time = claim.since if new is claim.state else claim.created + 1
+        if new is S.GONE:
+            store.move(claim.id, old, new, claim.reason, billed_until=claim.billed_until)
+        else:
+            store.move(claim.id, old, new, claim.reason)

@@ -1,0 +1,81 @@
+"""Every kind of step has its sentence."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from burstd.daemon.views_plan import plan_view
+from burstd.model.claim import Cause
+from burstd.model.claim import ClaimState as S
+from burstd.model.instance import Instance, InstanceState, Leftover
+from burstd.model.plan import (
+    Action,
+    Bind,
+    Launch,
+    Learn,
+    MakeClaim,
+    Move,
+    NodeDown,
+    Plan,
+    PowerDown,
+    Prove,
+    Register,
+    RemoveOrphans,
+    SetGate,
+    Start,
+    Terminate,
+    Unbind,
+)
+
+from .world import G4, NOW, SNAPSHOT
+
+SENTENCES: list[tuple[Action, str]] = [
+    (
+        MakeClaim("gpu", "gpu6", G4, Cause.DEMAND, "for job 104", jobs=("104",)),
+        "start a machine for gpu6 (pool gpu) as sandbox/local/a/g4/on-demand at 3.06 EUR/h: for job 104",
+    ),
+    (Launch("c-gpu3", "no answer"), "ask the cloud for the machine of gpu3 again: no answer"),
+    (Move("c-gpu3", S.BOOTING, S.FAILED, "too late"), "note that gpu3 goes from booting to failed: too late"),
+    (Learn("c-gpu3", "10.0.0.3", "i-3"), "note that gpu3 has the address 10.0.0.3"),
+    (Prove("c-gpu3", "it runs"), "reach and check the machine of gpu3: it runs"),
+    (Register((("gpu3", "10.0.0.3"), ("gpu4", "10.0.0.4"))), "tell Slurm the addresses of gpu[3-4]"),
+    (Start("c-gpu3"), "start slurmd on gpu3"),
+    (
+        SetGate(frozenset({"gpu1"}), "ready", ("c-gpu3", "c-gpu4"), ("c-gpu2",)),
+        "open gpu[3-4] to jobs and close gpu2 to new jobs: ready",
+    ),
+    (Bind("103", "bob", ("c-gpu3",), ("gpu3",), "deep"), "let job 103 of bob, and no other, start on gpu3: deep"),
+    (Unbind("103", "it runs"), "let other jobs than 103 use its nodes again: it runs"),
+    (PowerDown(("gpu3",), True, "over"), "power down (jobs on them are requeued) gpu3 in Slurm: over"),
+    (NodeDown(("gpu3",), "died"), "set gpu3 down in Slurm: died"),
+    (Terminate(("c-gpu3", "c-unknown"), "over"), "end the machines of c-unknown,gpu3: over"),
+    (
+        RemoveOrphans(
+            "sandbox",
+            (Instance("i-9", "sandbox", InstanceState.RUNNING, "c-9"),),
+            (Leftover("volume", "v-1", "sandbox", "c-9"),),
+            "no claim",
+        ),
+        "remove instance i-9, volume v-1 from sandbox: no claim",
+    ),
+]
+
+
+@pytest.mark.parametrize(("action", "sentence"), SENTENCES)
+def test_a_step_is_a_sentence(action: Action, sentence: str) -> None:
+    [step] = plan_view(SNAPSHOT, Plan((action,)), NOW).steps
+    assert step.text == sentence
+    assert step.action == type(action).__name__
+
+
+def test_no_kind_of_step_is_left_out() -> None:
+    assert {type(action) for action, _ in SENTENCES} == set(get_args(Action))
+
+
+def test_claims_made_alike_are_one_step() -> None:
+    made = [MakeClaim("gpu", slot, G4, Cause.PIN, "floor 4", jobs=()) for slot in ("gpu6", "gpu7")]
+    [step] = plan_view(SNAPSHOT, Plan(tuple(made)), NOW).steps
+    assert step.text.startswith("start 2 machines for gpu[6-7] (pool gpu) as ")
+    assert step.nodes == ["gpu6", "gpu7"]
