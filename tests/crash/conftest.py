@@ -1,0 +1,36 @@
+"""Fewer words from the daemon, and a database that is made once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from burstd.sim.clock import VirtualClock
+from burstd.store import Store
+from tests.crash.world import World
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Thousands of loops would drown what a failing test says."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A site where all is well."""
+    return World(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database of the newest schema, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "empty.db"
+    Store.open(path, VirtualClock()).close()
+    return path

@@ -1,0 +1,156 @@
+"""Where a process can die, and a disk that is full: proxies around what the reconciler calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from burstd.model.errors import SchedulerUnavailable
+from burstd.store import StoreFull
+
+T = TypeVar("T")
+
+WRITES = frozenset(
+    "make_claims move touch record_request append set_meta set_pin remove_pins expire_pins hold release save_breaker"
+    " clear_breakers record_remarks purge".split()
+)
+SLURM_CHANGES = frozenset("set_gate bind unbind power_up power_down set_address drain resume down set_comment".split())
+SLURM_READS = frozenset({"jobs", "nodes", "reservations"})
+
+
+class Crash(BaseException):
+    """The process dies here. No code of burstd may catch it."""
+
+
+@dataclass(slots=True)
+class Bomb:
+    """Goes off at the n-th place that is passed after it was armed: before or after an outside call or a commit."""
+
+    left: int | None = None
+    passed: list[str] = field(default_factory=list)
+    """Places since it was armed."""
+
+    def arm(self, places: int) -> None:
+        """Raises Crash at the ``places``-th place from now; 1: the next."""
+        self.left, self.passed = places, []
+
+    def disarm(self) -> None:
+        """It does not go off any more."""
+        self.left = None
+
+    def pass_by(self, place: str) -> None:
+        """One place."""
+        if self.left is not None:
+            self.passed.append(place)
+            self.left -= 1
+            if self.left <= 0:
+                self.left = None
+                raise Crash(place)
+
+
+class _Proxy:
+    def __init__(self, target: object, wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
+        self._target = target
+        self._wrap = wrap
+        self._made: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._made:
+            found = getattr(self._target, name)
+            if not callable(found):
+                return found
+            self._made[name] = self._wrap(name, found)
+        return self._made[name]
+
+
+@dataclass(slots=True)
+class Disk:
+    """``writes_left`` None: there is space; else so many more changes fit."""
+
+    writes_left: int | None = None
+
+    def write(self) -> None:
+        """One change. Raises StoreFull."""
+        if self.writes_left is not None:
+            if self.writes_left <= 0:
+                raise StoreFull("No space is left for the database; free some on its disk.")
+            self.writes_left -= 1
+
+
+def store_that_may_die(store: T, bomb: Bomb, disk: Disk) -> T:
+    """A crash before or after every commit, and a disk that may be full."""
+
+    def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        if name == "batch":
+
+            @contextmanager
+            def batch() -> Iterator[None]:
+                bomb.pass_by("before a batch is committed")
+                with call():
+                    yield
+                bomb.pass_by("after a batch was committed")
+
+            return batch
+        if name not in WRITES:
+            return call
+
+        def write(*args: Any, **kwargs: Any) -> Any:
+            bomb.pass_by(f"before {name} {args[:3]}")
+            disk.write()
+            result = call(*args, **kwargs)
+            bomb.pass_by(f"after {name} {args[:3]}")
+            return result
+
+        return write
+
+    return cast("T", _Proxy(store, wrap))
+
+
+@dataclass(slots=True)
+class Line:
+    """The line to slurmctld: so many answers to changes are lost though they were made."""
+
+    lost_answers: int = 0
+
+
+def slurm_that_may_die(slurm: T, bomb: Bomb, line: Line) -> T:
+    """A crash before or after every call, and answers that are lost."""
+
+    def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        if name not in SLURM_CHANGES and name not in SLURM_READS:
+            return call
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            bomb.pass_by(f"before {name} {args}")
+            result = call(*args, **kwargs)
+            bomb.pass_by(f"after {name} {args}")
+            if name in SLURM_CHANGES and line.lost_answers:
+                line.lost_answers -= 1
+                raise SchedulerUnavailable("slurm_load: Zero Bytes were transmitted or received")
+            return result
+
+        return ask
+
+    return cast("T", _Proxy(slurm, wrap))
+
+
+def dying_calls(target: T, bomb: Bomb, label: str, names: frozenset[str]) -> T:
+    """A crash before or after each of these calls; what a call yields is all taken first."""
+
+    def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        if name not in names:
+            return call
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            bomb.pass_by(f"before {label}.{name}")
+            result = call(*args, **kwargs)
+            if isinstance(result, Iterator):
+                result = iter(list(result))
+            bomb.pass_by(f"after {label}.{name}")
+            return result
+
+        return ask
+
+    return cast("T", _Proxy(target, wrap))

@@ -1,0 +1,361 @@
+"""The world that the crash tests play in: the real reconciler and store among virtual clouds, machines and Slurm."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+from burstd.core.tuning import Tuning
+from burstd.daemon.observer import Pace
+from burstd.daemon.reconciler import Reconciler, Rules
+from burstd.model.claim import Claim, ClaimState
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.model.job import JobState
+from burstd.model.offer import Offer, OfferRule, Pool
+from burstd.model.policy import Policy, Target
+from burstd.model.provider import Idempotency, LaunchRequest
+from burstd.model.shape import Gres, Shape
+from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.sim.clock import VirtualClock
+from burstd.sim.cloud import SimCloud, SimInstance, Stock
+from burstd.sim.machines import Machines
+from burstd.sim.power import SlurmConf
+from burstd.sim.prover import SimProver
+from burstd.sim.provider import SimProvider
+from burstd.sim.slurm import NodeSpec, SimSlurm
+from burstd.store import Store, replay
+from tests.crash.faults import Bomb, Crash, Disk, Line, dying_calls, slurm_that_may_die, store_that_may_die
+from tests.crash.workers import QueuedWorkers
+
+CLUSTER = "site"
+NEIGHBOUR = "other"
+CPU = Shape(4, 8000)
+GPU = Shape(4, 8000, (Gres("gpu", "v100", 2),))
+CPU_SLOTS = tuple(f"c{i}" for i in range(1, 5))
+GPU_SLOTS = tuple(f"g{i}" for i in range(1, 4))
+SLOTS = frozenset(CPU_SLOTS + GPU_SLOTS)
+TUNING = Tuning(
+    boot_timeout_s=120, prove_timeout_s=60, gang_timeout_s=240, orphan_grace_s=60, node_down_grace_s=30,
+    bind_timeout_s=40, tidy_every_s=20,
+)  # fmt: skip
+PACE = Pace(tick_s=10, poll_s=5, slurm_fast_s=1, cloud_poll_s=20, cloud_fast_s=3, prove_retry_s=3)
+SLURM = SlurmConf(resume_timeout_s=200, suspend_timeout_s=8, ping_s=10, slurmd_timeout_s=60, requeue_delay_s=15)
+KEEP_ALIVE_S = 60.0
+LISTINGS_S = 3 * PACE.cloud_poll_s
+_PROVIDER_CALLS = frozenset("launch instances terminate leftovers remove offers".split())
+_PROVER_CALLS = frozenset({"prove", "start"})
+_LAUNCHED = frozenset({JobState.RUNNING, JobState.CONFIGURING})
+
+
+class KeepAlive:
+    """The smallest policy that there can be: idle nodes are kept for a minute."""
+
+    name = "keep"
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """See Policy."""
+        if not isinstance(snapshot.slurm, SlurmView):
+            return target
+        nodes = snapshot.slurm.nodes
+        claims = {c.id: c for c in snapshot.claims}
+        idle_since = {
+            r.claim_id: max(nodes[claims[r.claim_id].slot].last_busy, claims[r.claim_id].since) for r in target.releases
+        }
+        kept = tuple(r for r in target.releases if snapshot.now - idle_since[r.claim_id] >= KEEP_ALIVE_S)
+        return replace(target, releases=kept)
+
+
+def _stock(provider: str, kind: str, price: str, shape: Shape, capacity: int, boot_s: float) -> Stock:
+    offer = Offer(provider, "r1", "z1", f"{kind}.m", False, shape, Decimal(price))
+    return Stock(offer, capacity, boot_s=boot_s)
+
+
+def pools() -> dict[str, Pool]:
+    """Four slots without GPUs and three with two each; every offer of both clouds may fill them."""
+    made = {}
+    for name, slots, shape in (("cpu", CPU_SLOTS, CPU), ("gpu", GPU_SLOTS, GPU)):
+        rules = tuple(OfferRule(p, (f"{name}.*",)) for p in ("alpha", "beta"))
+        made[name] = Pool(name, slots, ("burst",), shape, rules)
+    return made
+
+
+class World:
+    """One site. ``alpha`` is the cheaper cloud and small, ``beta`` the dearer one; they differ in how they dedupe."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        template: Path | None = None,
+        policies: Sequence[Policy] = (KeepAlive(),),
+        tuning: Tuning = TUNING,
+        beta: Idempotency = Idempotency.SETTLE,
+        conf: SlurmConf = SLURM,
+    ) -> None:
+        self.clock = VirtualClock()
+        self.slurm = SimSlurm(
+            self.clock,
+            [
+                NodeSpec(("op1",), Shape(2, 4000), ("onprem",), cloud=False),
+                NodeSpec(CPU_SLOTS, CPU, ("burst",)),
+                NodeSpec(GPU_SLOTS, GPU, ("burst",)),
+            ],
+            conf,
+        )
+        self.machines = Machines(self.clock, self.slurm)
+        self.violations: list[str] = []
+        self.exempt: set[str] = set()
+        """Instances about which a cloud lied for so long that burstd may believe it."""
+        alpha = (_stock("alpha", "cpu", "1.0", CPU, 3, 20), _stock("alpha", "gpu", "4.0", GPU, 2, 25))
+        other = (_stock("beta", "cpu", "1.5", CPU, 4, 30), _stock("beta", "gpu", "5.0", GPU, 3, 35))
+        clouds = (
+            SimCloud(self.clock, self.machines, alpha, "alpha", net="10.1"),
+            SimCloud(self.clock, self.machines, other, "beta", net="10.2"),
+        )
+        self.providers = {
+            cloud.name: SimProvider(cloud, CLUSTER, idempotency=way, watch=self._ends)
+            for cloud, way in zip(clouds, (Idempotency.TOKEN, beta), strict=True)
+        }
+        self.neighbours = [self._neighbour(cloud) for cloud in clouds]
+        self.bomb, self.disk, self.line = Bomb(), Disk(), Line()
+        self.workers = QueuedWorkers()
+        self.due = self.clock.now()
+        self.reconciler: Reconciler | None = None
+        self._rules = Rules(pools(), policies, tuning)
+        self._path = folder / "burstd.db"
+        if template is not None:
+            shutil.copy(template, self._path)
+        self._store: Store | None = None
+        self._claims_made = 0
+        self.slurm.programs.resume = self.slurm.programs.suspend = self.slurm.programs.resume_fail = self._woken
+        self.start()
+
+    def _neighbour(self, cloud: SimCloud) -> SimInstance:
+        tags = {TAG_CLUSTER: NEIGHBOUR, TAG_CLAIM: "claim-0001"}
+        return cloud.launch(LaunchRequest("claim-0001", "n", cloud.stocks[0].offer, "", "", tags))
+
+    def _woken(self, _nodes: Sequence[str]) -> None:
+        self.due = min(self.due, self.clock.now())
+
+    def _ends(self, instance: SimInstance) -> None:
+        """burstd ends a machine: no job may run on it."""
+        machine = self.machines.at(instance.address)
+        if machine is None or not machine.node or instance.id in self.exempt:
+            return
+        node = self.slurm.node(machine.node)
+        if node.slurmd and node.address == instance.address:
+            for job in self.slurm.active:
+                if job.state is JobState.RUNNING and machine.node in job.nodes:
+                    self.violations.append(f"{instance.id} was ended under job {job.id} on {machine.node}")
+
+    # The process.
+
+    def start(self) -> None:
+        """burstd starts; nothing where it runs."""
+        if self.reconciler is not None:
+            return
+        self._store = Store.open(self._path, self.clock)
+        self.workers = QueuedWorkers()
+        self.reconciler = Reconciler(
+            cluster=CLUSTER,
+            rules=self._rules,
+            pace=PACE,
+            store=store_that_may_die(self._store, self.bomb, self.disk),
+            scheduler=slurm_that_may_die(self.slurm, self.bomb, self.line),
+            providers={n: dying_calls(p, self.bomb, n, _PROVIDER_CALLS) for n, p in self.providers.items()},
+            prover=dying_calls(SimProver(self.machines), self.bomb, "prover", _PROVER_CALLS),
+            workers=self.workers,
+            clock=self.clock,
+            user_data=lambda pool, provider: f"#cloud-config\n# {pool.name} {provider}\n",
+            new_id=self._new_id,
+        )
+        self.due = self.clock.now()
+
+    def _new_id(self) -> str:
+        self._claims_made += 1
+        return f"claim-{self._claims_made:04}"
+
+    def kill(self) -> None:
+        """burstd is killed: all but the database file is lost."""
+        self.reconciler = None
+        self.workers = QueuedWorkers()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def step(self) -> None:
+        """One loop of burstd, where it runs."""
+        if self.reconciler is None:
+            return
+        try:
+            self.due = self.clock.now() + self.reconciler.step()
+        except Crash:
+            self.kill()
+
+    def work(self, index: int = 0) -> None:
+        """One piece of queued work, where there is any."""
+        if not self.workers.queued:
+            return
+        try:
+            self.workers.run(index)
+        except Crash:
+            self.kill()
+
+    def turn(self, most_s: float = 60.0) -> None:
+        """What happens by itself next: a loop, all work that it gave out, and time until something is due again."""
+        self.step()
+        while self.workers.queued:
+            self.work()
+        if self.reconciler is None:
+            self.clock.advance(1)
+        elif not self.workers.waiting:
+            until = min(max(self.due, self.clock.now()), self.clock.now() + most_s)
+            self.clock.advance_to(until)
+
+    def run(self, seconds: float) -> None:
+        """Lets the world go its way for so long."""
+        end = self.clock.now() + seconds
+        while self.clock.now() < end:
+            before = self.clock.now()
+            for _ in range(200):
+                self.turn(end - self.clock.now())
+                if self.clock.now() > before:
+                    break
+            else:
+                raise AssertionError(f"burstd loops without end: {self.reconciler and self.reconciler.latest}")
+
+    # What is so.
+
+    @property
+    def store(self) -> Store:
+        """The record; a process must run."""
+        assert self._store is not None, "burstd does not run"
+        return self._store
+
+    def claims(self) -> tuple[Claim, ...]:
+        """All that are not GONE."""
+        return self.store.claims()
+
+    def all_claims(self) -> tuple[Claim, ...]:
+        """All that ever were."""
+        return self.store.find(limit=100_000)
+
+    def claim_on(self, slot: str) -> Claim:
+        """The live claim of a slot."""
+        return next(c for c in self.claims() if c.slot == slot)
+
+    def living(self) -> list[SimInstance]:
+        """Our instances that have not ended, in all clouds."""
+        return [i for p in self.providers.values() for i in p.cloud.living(CLUSTER)]
+
+    def instance_of(self, claim: Claim) -> SimInstance:
+        """The living instance of a claim."""
+        return next(i for i in self.living() if i.claim_id == claim.id)
+
+    def cloud_of(self, instance: SimInstance) -> SimCloud:
+        """Where it is."""
+        return self.providers[instance.offer.provider].cloud
+
+    def states(self, job_id: str) -> list[JobState]:
+        """Of the job, the tasks of the array or the components of the het job."""
+        return [job.state for job in self.slurm.all_of(job_id)]
+
+    # What must hold at all times.
+
+    def check(self) -> None:
+        """Raises AssertionError with what is wrong."""
+        assert not self.violations, self.violations
+        for neighbour in self.neighbours:
+            assert neighbour.ended is None, f"the neighbour's {neighbour.id} was ended"
+        twice = [c for c, n in Counter(i.claim_id for i in self.living()).items() if n > 1]
+        assert not twice, f"two machines for {twice}"
+        if self.reconciler is not None:
+            slots = Counter(c.slot for c in self.claims())
+            assert all(n == 1 for n in slots.values()), f"two claims for one slot: {slots}"
+
+    def check_replay(self) -> None:
+        """The log gives the rows."""
+        rows = {c.id: c for c in self.all_claims()}
+        assert replay(self.store.events(subject="claim:", limit=1_000_000)) == rows
+
+    # The end.
+
+    def heal(self) -> None:
+        """Every fault is over, nobody holds anything back, and burstd runs."""
+        for provider in self.providers.values():
+            lag = provider.faults.list_lag_s
+            provider.faults = type(provider.faults)(list_lag_s=lag)
+            provider.cloud.fates.clear()
+            provider.cloud.leaks = 0
+        self.bomb.disarm()
+        self.disk.writes_left = None
+        self.line.lost_answers = 0
+        self.slurm.start()
+        self.slurm.resume([n.name for n in self.slurm.nodes() if "DRAIN" in n.flags])
+        for job in self.slurm.active:
+            if job.limited_by:
+                self.slurm.limit(job.id, "")
+        self.start()
+
+    def calm(self, hours: float = 8.0) -> None:
+        """Lets a healed world go on until nothing is left to do; raises AssertionError where that does not come."""
+        began = self.clock.now()
+        orphans_by = began + self._rules.tuning.orphan_grace_s + LISTINGS_S + max(
+            p.settle_s for p in self.providers.values()
+        )  # fmt: skip
+        while not self.at_rest():
+            now = self.clock.now()
+            assert now - began < hours * 3600, self.report()
+            self.run(min(30.0, max(1.0, self.clock.next_alarm() - now)))
+            self.check()
+            if self.clock.now() > orphans_by:
+                owned = {c.id for c in self.claims()}
+                strays = [i.id for i in self.living() if i.claim_id not in owned]
+                assert not strays, f"{strays} had no claim for longer than the grace period\n{self.report()}"
+
+    def at_rest(self) -> bool:
+        """No job is left, no claim, no machine; every slot is powered down, behind the gate."""
+        gate = next((r.nodes for r in self.slurm.reservations()), frozenset())
+        slots = [n for n in self.slurm.nodes() if n.name in SLOTS]
+        return (
+            not self.slurm.active
+            and not self.claims()
+            and not self.living()
+            and not any(t.tags[TAG_CLUSTER] == CLUSTER for p in self.providers.values() for t in p.cloud.things.values())
+            and all(n.powered_down and n.state == "IDLE" and not n.drained for n in slots)
+            and gate == SLOTS
+            and len(self.slurm.reservations()) == 1
+            and not self.workers.waiting
+        )
+
+    def check_bill(self) -> None:
+        """Every machine that lived is billed to its claim, and nothing else is."""
+        now = self.clock.now()
+        claims = {c.id: c for c in self.all_claims()}
+        lived: Counter[str] = Counter()
+        for provider in self.providers.values():
+            for one in provider.cloud.instances.values():
+                if one.cluster == CLUSTER:
+                    lived[one.claim_id] += 1
+        for claim in claims.values():
+            assert claim.state is ClaimState.GONE
+            assert (claim.cost(now) > 0) == (claim.id in lived), (claim, lived[claim.id])
+
+    def report(self) -> str:
+        """What is left, for a person."""
+        lines = [f"jobs: {[(j.id, j.state.value, j.spec) for j in self.slurm.active]}"]
+        lines += [f"job row: {j}" for j in self.slurm.jobs()]
+        lines += [f"claim: {c}" for c in self.claims()]
+        lines += [f"instance: {i}" for i in self.living()]
+        lines += [f"thing: {t}" for p in self.providers.values() for t in p.cloud.things.values()]
+        lines += [f"node: {n.name} {n.state} {sorted(n.flags)} {n.reason} {n.address}" for n in self.slurm.nodes()]
+        lines += [f"reservation: {r}" for r in self.slurm.reservations()]
+        lines += [f"breaker: {b}" for b in self.store.breakers()]
+        if self.reconciler is not None and self.reconciler.latest is not None:
+            lines += [f"action: {a}" for a in self.reconciler.latest[1].actions]
+            lines += [f"remark: {r}" for r in self.reconciler.latest[1].remarks]
+        return "\n".join(lines)
