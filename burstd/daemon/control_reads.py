@@ -10,19 +10,17 @@ from fastapi import APIRouter, Query
 from burstd.daemon.control_desk import Daemon, Denied, You, looked
 from burstd.daemon.control_office import Office, Records
 from burstd.daemon.control_rights import Caller, jobs_seen, whole
-from burstd.daemon.views import (
-    BillView,
-    EventsView,
-    EventView,
+from burstd.daemon.views import BillView, EventsView, EventView, NodeDetailView, NodesView, StatusView, when
+from burstd.daemon.views_jobs import (
     ExplainView,
     JobDetailView,
     JobsView,
-    NodeDetailView,
-    NodesView,
-    StatusView,
-    when,
+    Queue,
+    asks,
+    explanation,
+    past_remarks,
+    remarks,
 )
-from burstd.daemon.views_jobs import Queue, asks, explanation, past_remarks, remarks
 from burstd.daemon.views_nodes import event, node_of, nodes
 from burstd.daemon.views_plan import bill_view
 from burstd.daemon.views_status import status

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from burstd.core.explain import Way, explain
 from burstd.daemon.control_rights import Caller, whole
-from burstd.daemon.views import (
-    CandidateView,
-    ExplainView,
-    JobView,
-    RemarkView,
-    ServingView,
-    WayView,
-    when,
-    when_set,
-)
+from burstd.daemon.views import Money, NodeView, View, when, when_set
 from burstd.daemon.views_money import money
 from burstd.daemon.views_status import last_words, shape_text
 from burstd.model.claim import Claim
@@ -25,6 +17,105 @@ from burstd.model.policy import Remark
 from burstd.model.shape import Shape
 from burstd.model.snapshot import SlurmView, Snapshot
 from burstd.store import Noted
+
+
+class RemarkView(View):
+    """What was decided about a job, by whom and why."""
+
+    by: str
+    verdict: str
+    reason: str
+    since: datetime | None
+
+
+class JobView(View):
+    """A job of a burst partition. ``verdict`` and ``reason`` are burstd's last word, ``slurm_reason`` is Slurm's."""
+
+    id: str
+    user: str
+    name: str
+    partitions: list[str]
+    state: str
+    slurm_reason: str
+    submitted: datetime
+    waiting_s: float | None
+    tasks: int
+    verdict: str
+    reason: str
+    nodes: list[str]
+    """Nodes it runs on, or that the plan has for it."""
+    claims: list[str]
+    """Live claims that were made for it."""
+
+
+class JobsView(View):
+    """``burstctl job list``."""
+
+    now: datetime
+    jobs: list[JobView]
+
+
+class JobDetailView(View):
+    """``burstctl job show``. ``job`` is None for one that has left the queue and is known by its claims."""
+
+    now: datetime
+    id: str
+    job: JobView | None
+    asks: str
+    remarks: list[RemarkView]
+    nodes: list[NodeView]
+    """Claims made for it, past ones included, newest first."""
+
+
+class CandidateView(View):
+    """One offer that was looked at, or a provider that could not be read.
+
+    ``refused`` says why it is not used, empty: it may be. ``chosen``: the plan takes it first for this job.
+    """
+
+    offer: str
+    price_per_hour: Money | None
+    refused: str
+    chosen: bool
+
+
+class WayView(View):
+    """One pool as a way to start the job; ``lacks`` says why it is none, empty: it is one."""
+
+    pool: str
+    lacks: str
+    slots: int
+    free: int
+    candidates: list[CandidateView]
+
+
+class ServingView(View):
+    """A claim made for the job, or (``claim`` empty) a node of the site on which the plan gave it room."""
+
+    slot: str
+    claim: str
+    state: str
+    since: datetime | None
+    reason: str
+
+
+class ExplainView(View):
+    """``burstctl explain``. ``verdict`` is ``gone`` for a job that has left the queue."""
+
+    now: datetime
+    id: str
+    job: JobView | None
+    verdict: str
+    summary: str
+    """Why it does or does not start, in a sentence."""
+    slurm: str
+    """What Slurm says, in words."""
+    asks: str
+    remedies: list[str]
+    """What would help; empty: nothing needs to be done."""
+    remarks: list[RemarkView]
+    ways: list[WayView]
+    serving: list[ServingView]
 
 
 class Queue:

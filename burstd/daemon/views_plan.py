@@ -117,8 +117,8 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
         case NodeDown(nodes, reason):
             return f"set {compress(nodes)} down in Slurm: {reason}", [], nodes
         case Terminate(ids, reason):
-            ends = named(ids)
-            return f"end the machine{'s' if len(ids) > 1 else ''} of {compress(ends)}: {reason}", ids, ends
+            slots = named(ids)
+            return f"end the machine{'s' if len(ids) > 1 else ''} of {compress(slots)}: {reason}", ids, slots
         case RemoveOrphans(provider, instances, leftovers, reason):
             what = ", ".join([*(f"instance {i.id}" for i in instances), *(f"{x.kind} {x.id}" for x in leftovers)])
             return f"remove {what} from {provider}: {reason}", [], []
