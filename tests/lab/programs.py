@@ -57,7 +57,8 @@ cat >/tmp/constraints.txt <<'END'
 {constraints}
 END
 python3 -m venv {PREFIX}
-{PREFIX}/bin/pip install --quiet --disable-pip-version-check --no-cache-dir -r /tmp/requirements.txt -c /tmp/constraints.txt
+cd /tmp
+{PREFIX}/bin/pip install --quiet --disable-pip-version-check --no-cache-dir -r requirements.txt -c constraints.txt
 rm -rf /tmp/* /root/.cache
 """
     return layer(rootfs, script, ["sh", "-c", script], progress=progress)

@@ -1,0 +1,265 @@
+"""A whole site in boxes: a real Slurm cluster, the sandbox cloud, and burstd from the built wheel on its head node.
+
+``with Site() as site: site.submit(...)``. Used by the demo and by the end-to-end tests.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from burstd.model.offer import Pool
+from burstd.model.shape import Gres, Shape
+from providers.sandbox.control import Control, start_server, stop_server
+from providers.sandbox.description import Bind
+from providers.sandbox.rootfs import ensure
+from tests.lab import programs
+from tests.lab.cluster import Cluster
+
+_PORT = 8470
+_GATEWAY = "10.77.0.1"
+CONFIG = "/etc/burstd/burstd.toml"
+LOG = "/var/log/burstd.log"
+
+GPU = Pool(
+    "gpu",
+    tuple(f"gpu{i}" for i in range(1, 9)),
+    ("burst",),
+    Shape(4, 2000, (Gres("gpu", "v100", 4),), frozenset({"cloud", "v100"})),
+)
+CPU = Pool("cpu", tuple(f"cpu{i}" for i in range(1, 5)), ("burst",), Shape(4, 2000, (), frozenset({"cloud"})))
+
+TYPES = """
+[[cloud.types]]
+name = "g4.v100"
+cpus = 4
+memory_mib = 2048
+gpu_type = "v100"
+gpus = 4
+price = "9.80"
+spot_price = "3.10"
+
+[[cloud.types]]
+name = "c4.plain"
+cpus = 4
+memory_mib = 2048
+price = "0.40"
+
+[cloud.capacity.north]
+"g4.v100" = 8
+"c4.plain" = 8
+
+[cloud.capacity.south]
+"g4.v100" = 8
+"c4.plain" = 8
+"""
+
+
+class Site:
+    """One site. ``up`` takes seconds once the root file system, the wheel and what it needs are cached.
+
+    ``settings`` are more lines of burstd.toml, ``cloud`` more keys of the cloud's ``[cloud]``; ``types`` what it sells.
+    """
+
+    def __init__(
+        self,
+        release: str = "bookworm",
+        *,
+        pools: Sequence[Pool] = (GPU, CPU),
+        settings: str = "",
+        daemon: Mapping[str, object] | None = None,
+        cloud: str = "boot_seconds = 1.0",
+        types: str = TYPES,
+        extra_conf: str = "",
+        progress: Callable[[str], None] = lambda _step: None,
+    ) -> None:
+        self.release = release
+        self.pools = tuple(pools)
+        self._settings = settings
+        self._daemon = {"tick_s": 2.0, "poll_s": 1.0, "cloud_poll_s": 3.0, "orphan_grace_s": 10.0, **(daemon or {})}
+        self._cloud = cloud
+        self._types = types
+        self._extra = extra_conf
+        self._progress = progress
+        self._burstd: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self.cluster: Cluster
+
+    def __enter__(self) -> Self:
+        try:
+            return self.up()
+        except BaseException:
+            self.down()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def up(self) -> Self:
+        """Brings everything up; returns when burstd answers."""
+        rootfs = ensure(self.release, progress=self._progress)
+        self._progress("building burstd's wheel")
+        wheel = programs.wheel()
+        self._progress("installing what burstd needs")
+        needs = programs.needs(rootfs)
+        image = programs.site_image(rootfs)
+        self.cluster = Cluster(
+            self.release,
+            pools=self.pools,
+            head_layers=[needs],
+            head_binds=[Bind(wheel, f"/opt/{wheel.name}")],
+            programs=f"{programs.PREFIX}/bin",
+            extra_conf=self._extra,
+            progress=self._progress,
+        )
+        self._progress("starting Slurm")
+        self.cluster.up()
+        self._progress("starting the cloud")
+        self._start_cloud([image, rootfs.path])
+        self._progress("installing and starting burstd")
+        pip = [f"{programs.PREFIX}/bin/pip", "install", "--quiet", "--no-deps", "--no-index", f"/opt/{wheel.name}"]
+        self.cluster.head.run([*pip, "--disable-pip-version-check"], timeout=120)
+        self._write(CONFIG, self.burstd_toml(), 0o644)
+        self.start_burstd()
+        return self
+
+    def down(self) -> None:
+        """Ends and removes everything. May be repeated."""
+        if hasattr(self, "cluster"):
+            if self._burstd is not None:
+                self.kill_burstd()
+            stop_server(self.cluster.state)
+            self.cluster.down()
+
+    def _start_cloud(self, layers: Sequence[Path]) -> None:
+        state = self.cluster.state
+        token = state / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_urlsafe(24), encoding="utf-8")
+        listed = ", ".join(f'"{layer}"' for layer in layers)
+        config = state / "cloud.toml"
+        network = self.cluster.lab.network
+        config.write_text(
+            f'state = "{state}"\ntoken_file = "{token}"\nport = {_PORT}\n'
+            f'[lab]\nname = "{network.name}"\nsubnet = "{network.subnet}"\nnamespace = "{network.namespace}"\n'
+            f"[images.node]\nlayers = [{listed}]\n[cloud]\n{self._cloud}\n{self._types}",
+            encoding="utf-8",
+        )
+        start_server(config)
+        self._write("/etc/burstd/sandbox.token", token.read_text(encoding="utf-8"), 0o600)
+
+    def burstd_toml(self) -> str:
+        """The settings of this site's burstd."""
+        daemon = "".join(f"{key} = {json.dumps(value)}\n" for key, value in self._daemon.items())
+        pools = "".join(_pool_toml(pool) for pool in self.pools)
+        provider = f'kind = "sandbox"\nurl = "http://{_GATEWAY}:{_PORT}"\ntoken_file = "/etc/burstd/sandbox.token"\n'
+        slurm = (
+            f'conf_server = "head"\nprograms = "{programs.PREFIX}/bin"\nkeep_partitions = ["onprem"]\n'
+            "resume_timeout_s = 60\nsuspend_timeout_s = 5\n"
+        )
+        return (
+            f'cluster = "lab"\n[daemon]\n{daemon}[slurm]\n{slurm}{pools}'
+            f"[providers.sandbox]\n{provider}{self._settings}\n"
+        )
+
+    def _write(self, path: str, text: str, mode: int) -> None:
+        script = 'mkdir -p "$(dirname "$1")" && umask 077 && cat >"$1.new" && chmod "$2" "$1.new" && mv "$1.new" "$1"'
+        self.cluster.head.run(["sh", "-c", script, "sh", path, f"{mode:o}"], input=text)
+
+    @property
+    def cloud(self) -> Control:
+        """The lab's hand on the cloud."""
+        return Control(self.cluster.state)
+
+    @property
+    def log(self) -> Path:
+        """What burstd has said, on this machine."""
+        return self.cluster.head.path(LOG)
+
+    def start_burstd(self, timeout_s: float = 30.0) -> None:
+        """Starts burstd and returns when burstctl reaches it."""
+        self.cluster.head.run(["mkdir", "-p", "/var/lib/burstd", "/run/burstd", "/var/spool/burstd"])
+        words = [f"{programs.PREFIX}/bin/burstd", "--config", CONFIG]
+        self._burstd = self.cluster.head.popen(
+            ["sh", "-c", f'echo $$ >/run/burstd.pid; exec "$@" >>{LOG} 2>&1', "sh", *words]
+        )
+        deadline = time.monotonic() + timeout_s
+        while self.burstctl("status", "--json", check=False).returncode != 0:
+            if self._burstd.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"burstd did not come up: {self.said()[-3000:]}")
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        """burstd's log so far."""
+        return self.cluster.sh(f"cat {LOG}", check=False)
+
+    def kill_burstd(self, signal: str = "KILL") -> None:
+        """Ends burstd with a signal and waits until it is gone."""
+        if self._burstd is not None:
+            self.cluster.head.run(["sh", "-c", f"kill -{signal} $(cat /run/burstd.pid)"], check=False)
+            self._burstd.wait(30)
+            self._burstd = None
+
+    def burstctl(self, *words: str, user: str = "root", check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs burstctl on the head."""
+        return self.cluster.head.run([f"{programs.PREFIX}/bin/burstctl", *words], user=user, check=check, timeout=60)
+
+    def ask(self, *words: str) -> Any:
+        """What ``burstctl ... --json`` answers."""
+        return json.loads(self.burstctl(*words, "--json").stdout)
+
+    def submit(self, words: str, script: str = "sleep 1", user: str = "ada") -> str:
+        """``sbatch`` as an ordinary user; the job's id."""
+        done = self.cluster.head.run(
+            ["sbatch", "--parsable", *words.split(), "--wrap", script], user=user, cwd=f"/home/{user}", check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip())
+        return done.stdout.strip().split(";")[0]
+
+    def job(self, job_id: str) -> dict[str, str]:
+        """``scontrol show job`` of a job, or its first task, as words."""
+        text = self.cluster.sh(f"scontrol -o show job {job_id}", check=False)
+        line = text.splitlines()[0] if text.splitlines() else ""
+        return {key: value for key, _, value in (word.partition("=") for word in line.split()) if value}
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Returns when the condition holds."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                slurm = self.cluster.sh("squeue; sinfo -N; scontrol show res", check=False)
+                status = self.burstctl("status", check=False).stdout
+                raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{slurm}\n{status}\n{self.said()[-4000:]}")
+            time.sleep(0.1)
+
+    def wait_job(self, job_id: str, states: Sequence[str] = ("COMPLETED",), timeout_s: float = 60.0) -> None:
+        """Returns when the job is in one of these states."""
+        self.wait(lambda: self.job(job_id).get("JobState") in states, timeout_s, f"job {job_id} {'/'.join(states)}")
+
+    def instances(self) -> list[str]:
+        """Ids of the cloud's instances that are not terminated."""
+        return [i.id for i in self.cloud.instances() if i.state != "terminated"]
+
+    def wait_empty(self, timeout_s: float = 90.0) -> None:
+        """Returns when the cloud has no machine any more and no claim is live."""
+        self.wait(lambda: not self.instances() and not self.ask("node", "list"), timeout_s, "no machine, no claim")
+
+
+def _pool_toml(pool: Pool) -> str:
+    gres = f'gres = "{",".join(map(str, pool.shape.gres))}"\n' if pool.shape.gres else ""
+    kind = "g4*" if pool.shape.gres else "c4*"
+    return (
+        f'[pools.{pool.name}]\nnodes = "{",".join(pool.slots)}"\npartitions = {json.dumps(pool.partitions)}\n'
+        f"cpus = {pool.shape.cpus}\nmemory = {pool.shape.memory_mib}\n{gres}"
+        f"features = {json.dumps(sorted(pool.shape.features))}\n"
+        f'offers = [{{ provider = "sandbox", instance_types = ["{kind}"], image = "node" }}]\n'
+    )
