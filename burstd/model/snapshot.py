@@ -138,7 +138,7 @@ class Snapshot:
     def free_slots(self, pool: Pool) -> tuple[str, ...]:
         """Slots on which a new claim may be made, in the pool's order; none where Slurm could not be read.
 
-        Free is a slot without a claim, powered down in Slurm, not drained there and not held through burstctl.
+        Free is a slot without a claim, powered down in Slurm, not drained or down there and not held through burstctl.
         """
         if isinstance(self.slurm, Unavailable):
             return ()
@@ -151,5 +151,7 @@ class Snapshot:
             and slot not in self.held_slots
             and (node := nodes.get(slot)) is not None
             and node.powered_down
+            and node.state != "DOWN"
             and not node.drained
+            and not node.busy
         )

@@ -1,0 +1,187 @@
+"""The chain: what policies may do, what is done with those that break the contract, and the administrator's pins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from burstd.core.covered import covered_since
+from burstd.model.claim import Cause
+from burstd.model.claim import ClaimState as S
+from burstd.model.policy import Release, Target, Want
+from burstd.model.snapshot import Pin, Snapshot
+
+from .worlds import NOW, claim, job, node, offer, pool, said, slot_node, target, wants, world
+
+
+@dataclass(frozen=True)
+class Doing:
+    """A policy that does what a test says."""
+
+    do: Callable[[Target], Any]
+    name: str = "doing"
+
+    def evaluate(self, _: Snapshot, target: Target) -> Target:
+        return self.do(target)  # type: ignore[no-any-return]
+
+
+def raising(_: Target) -> Target:
+    raise ZeroDivisionError("no nodes")
+
+
+def want(**fields: Any) -> Want:
+    return replace(Want("cpu", 1, Cause.FLOOR, "a floor", (offer(),)), **fields)
+
+
+def adding(*some: Any) -> Callable[[Target], Target]:
+    return lambda t: replace(t, wants=(*t.wants, *some))
+
+
+@pytest.mark.parametrize(
+    ("do", "error"),
+    [
+        (raising, "ZeroDivisionError: no nodes"),
+        (lambda _: None, "it returned NoneType, not a Target"),
+        (lambda t: replace(t, remarks=()), "it removed or changed remarks of others"),
+        (lambda t: replace(t, placed={"1": ("x",)}), "it changed what is not a policy's to change (placed, failed)"),
+        (
+            lambda t: replace(t, offers={"cpu": (offer("free", "0"),)}),
+            "it allows offers for pool 'cpu' that are not to be had",
+        ),
+        (adding("node"), "it wants str, not a Want"),
+        (adding(want(pool="gpu")), "it wants nodes of pool 'gpu', which does not exist"),
+        (adding(want(nodes=0)), "it wants 0 nodes of pool cpu"),
+        (
+            adding(want(offers=(offer("free", "0"),))),
+            "it wants nodes of pool cpu by offers that are not to be had",
+        ),
+        (adding(want(slots=("x1",))), "it wants 1 node(s) of pool cpu on slots that do not match"),
+        (
+            lambda t: replace(t, releases=(Release("c-cpu3", "cpu", "go"),)),
+            "it releases 'c-cpu3', which is no idle node",
+        ),
+    ],
+)
+def test_a_policy_that_fails_holds_everything(do: Callable[[Target], Any], error: str) -> None:
+    busy = replace(slot_node(pool(), "cpu3", up=True), state="MIXED", cpus_allocated=1)
+    claims = (claim("cpu2", S.OPEN, opened=NOW - 10), claim("cpu3", S.OPEN))
+    found = target(job(exclusive=True), job("2", exclusive=True), policies=(Doing(do),), claims=claims, nodes=(busy,))
+    assert (found.wants, found.releases) == ((), ())
+    [failed] = found.failed
+    assert (failed.name, failed.error) == ("doing", error)
+    assert said(found, "2") == ("wait", f"the policy failed: {error}")
+
+
+def test_policies_narrow_and_widen_in_order() -> None:
+    def first(t: Target) -> Target:
+        return replace(t, wants=()).with_remark("doing", "pool:cpu", "drop", "no")
+
+    found = target(job(), policies=(Doing(first), Doing(adding(want()))))
+    assert [(w.cause, w.slots) for w in found.wants] == [(Cause.FLOOR, ("cpu1",))]
+
+
+def test_a_policy_may_release_an_idle_node_that_a_job_was_placed_on() -> None:
+    give_up = Doing(lambda t: replace(t, releases=(Release("c-cpu1", "cpu", "too dear"),)))
+    found = target(job(), policies=(give_up,), claims=(claim("cpu1", S.OPEN),))
+    assert [r.reason for r in found.releases] == ["too dear"]
+
+
+def test_never_beyond_the_free_slots() -> None:
+    found = target(job(), policies=(Doing(adding(*[want()] * 9)),))
+    assert [w.slots for w in found.wants] == [("cpu1",), ("cpu2",), ("cpu3",), ("cpu4",)]
+    assert sum(r.verdict == "drop" for r in found.remarks) == 6
+    greedy = target(policies=(Doing(adding(want(nodes=5), want(nodes=2))),))
+    assert [w.nodes for w in greedy.wants] == [2], "all of a want or none"
+
+
+def test_a_want_without_offers_is_dropped() -> None:
+    found = target(job(), policies=(Doing(lambda t: replace(t, wants=(replace(t.wants[0], offers=()),))),))
+    assert found.wants == ()
+    assert said(found) == ("wait", "no offer for pool cpu can be used now")
+
+
+def test_a_torn_gang_is_dropped_whole() -> None:
+    first = job("5", het_job_id="5", cpus=4)
+    second = job("5+1", het_job_id="5", het_offset=1, nodes=2, cpus=2)
+    found = target(first, second, policies=(Doing(lambda t: replace(t, wants=t.wants[:1])),))
+    assert found.wants == ()
+    assert said(found, "5") == ("wait", "a part of its gang was taken away")
+
+
+def test_a_hold_keeps_everything_as_it_is() -> None:
+    found = target(job(exclusive=True), claims=(claim("cpu1", S.OPEN), claim("cpu2")), paused="maintenance (by root)")
+    assert (found.wants, found.releases) == ((), ())
+    assert said(found) == ("covered", "it has room on cpu1, which is up and open to it")
+    assert [(r.subject, r.verdict) for r in found.remarks if r.by == "hold"] == [
+        ("claim:c-cpu2", "keep"),
+        ("plan", "hold"),
+    ]
+
+
+def pin(nodes: int, kind: str = "exact", **fields: Any) -> Pin:
+    return replace(Pin("cpu", nodes, kind, None, "root", NOW - 10), **fields)
+
+
+IDLE = (claim("cpu1", S.OPEN), claim("cpu2", S.OPEN), claim("cpu3"))
+
+
+@pytest.mark.parametrize(
+    ("case", "pins", "jobs", "there", "new", "released"),
+    [
+        ("a floor boots", (pin(2, "floor"),), 0, (), 2, 0),
+        ("a floor counts what jobs want", (pin(2, "floor"),), 3, (), 3, 0),
+        ("a floor keeps idle nodes", (pin(2, "floor"),), 0, IDLE, 0, 1),
+        ("no more than there are slots", (pin(9, "floor"),), 0, IDLE[:1], 3, 0),
+        ("a ceiling turns jobs away", (pin(1, "ceiling"),), 3, (), 1, 0),
+        ("a ceiling of none", (pin(0, "ceiling"),), 3, (), 0, 0),
+        ("a ceiling lets idle nodes go although jobs fit them", (pin(1, "ceiling"),), 3, IDLE, 0, 2),
+        ("exact is both", (pin(2),), 3, (), 2, 0),
+        ("exact boots without jobs", (pin(3),), 0, (), 3, 0),
+        ("one that has ended", (pin(3, until=NOW),), 0, (), 0, 0),
+        (
+            "of two that disagree the newer holds",
+            (pin(3, "floor", created=1.0), pin(1, "ceiling", created=2.0)),
+            0,
+            (),
+            0,
+            0,
+        ),
+        ("and the other way round", (pin(3, "floor", created=2.0), pin(1, "ceiling", created=1.0)), 0, (), 3, 0),
+    ],
+)
+def test_pins(case: str, pins: tuple[Pin, ...], jobs: int, there: tuple[Any, ...], new: int, released: int) -> None:
+    found = target(*(job(str(n), exclusive=True) for n in range(jobs)), claims=there, pins=pins)
+    assert sum(w.nodes for w in found.wants) == new, case
+    assert len(found.releases) == released, case
+
+
+def test_a_ceiling_never_splits_a_gang() -> None:
+    found = target(job("1", exclusive=True, priority=2), job("2", nodes=2, cpus=2), pins=(pin(2, "ceiling"),))
+    assert wants(found) == [("cpu", 1, ("1",))]
+    assert said(found, "2") == ("wait", "burstctl scale cpu 2 (ceiling, by root)")
+
+
+def test_a_drained_node_does_not_count_as_kept() -> None:
+    drained = replace(slot_node(pool(), "cpu1", up=True), flags=frozenset({"CLOUD", "DRAIN"}))
+    found = target(claims=(claim("cpu1", S.OPEN),), nodes=(drained,), pins=(pin(1, "floor"),))
+    assert [r.claim_id for r in found.releases] == ["c-cpu1"]
+    assert [w.cause for w in found.wants] == [Cause.PIN]
+
+
+def test_since_when_a_job_has_had_room() -> None:
+    both = job(partitions=("onprem", "burst"))
+    snapshot = world(both, nodes=(node("op1"),))
+    found = target(both, nodes=(node("op1"),))
+    first = covered_since({}, snapshot, found)
+    assert first == {"1": NOW}
+    later = replace(snapshot, now=NOW + 60)
+    assert covered_since(first, later, found) == {"1": NOW}
+    assert covered_since(first, later, Target()) == {}, "the node was taken: it starts anew"
+    assert covered_since({"1": NOW - 130}, snapshot, Target()) == {"1": NOW - 130}, "given up: it stays so"
+    assert covered_since({"1": NOW - 3601}, snapshot, Target()) == {}, "for an hour"
+    assert covered_since({"9": NOW - 130}, snapshot, Target()) == {}, "or until it is gone"
+    booting = target(job(), claims=(claim("cpu1", S.BOOTING),))
+    assert covered_since({}, world(job(), claims=(claim("cpu1", S.BOOTING),)), booting) == {}
