@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import httpx
+
 from burstd.model.offer import Pool
 from burstd.model.shape import Gres, Shape
 from providers.sandbox.control import Control, start_server, stop_server
@@ -216,6 +218,14 @@ class Site:
         """What ``burstctl ... --json`` answers."""
         return json.loads(self.burstctl(*words, "--json").stdout)
 
+    def api(self, path: str, **params: str | float) -> Any:
+        """What the control interface answers to root."""
+        socket = self.cluster.head.path("/run/burstd/control.sock")
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://burstd") as client:
+            answer = client.get(path, params=params, timeout=30.0)
+        answer.raise_for_status()
+        return answer.json()
+
     def submit(self, words: str, script: str = "sleep 1", user: str = "ada") -> str:
         """``sbatch`` as an ordinary user; the job's id."""
         done = self.cluster.head.run(
@@ -251,7 +261,9 @@ class Site:
 
     def wait_empty(self, timeout_s: float = 90.0) -> None:
         """Returns when the cloud has no machine any more and no claim is live."""
-        self.wait(lambda: not self.instances() and not self.ask("node", "list"), timeout_s, "no machine, no claim")
+        self.wait(
+            lambda: not self.instances() and not self.api("/v1/nodes")["nodes"], timeout_s, "no machine, no claim"
+        )
 
 
 def _pool_toml(pool: Pool) -> str:

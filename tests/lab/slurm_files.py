@@ -51,9 +51,7 @@ def slurm_conf(
     ``onprem`` are pairs of node name and address, ``head`` is the head's address, ``extra`` more lines of the same
     kind: a setting that is there already is replaced.
     """
-    wishes = Wishes(
-        VERSIONS[release], programs, keep_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5
-    )
+    wishes = Wishes(VERSIONS[release], programs, keep_partitions=("onprem",), resume_timeout_s=60, suspend_timeout_s=5)
     values = {key: value.format(head=head) for key, value in _BASE.items()}
     objects = [f"NodeName={name} NodeAddr={address} CPUs=2 RealMemory=1000" for name, address in onprem]
     names = ",".join(name for name, _ in onprem)

@@ -1,0 +1,293 @@
+"""``make demo``: a whole burst on this machine, told as it happens. ``--shell`` leaves it running with a prompt."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from providers.sandbox.errors import SandboxError
+from tests.lab.remains import remains
+from tests.lab.site import Site
+from tests.lab.slurm_files import VERSIONS
+
+SETTINGS = """
+[policies]
+chain = ["backlog", "idle", "limits"]
+[policies.idle]
+keep_alive_s = 8
+[policies.limits]
+nodes = 10
+"""
+PATIENCE_S = 150.0
+POLL_S = 0.2
+_WHO = {"ada": "bold cyan", "burstd": "bold yellow", "cloud": "magenta", "node": "blue", "slurm": "bold green"}
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
+
+
+@dataclass(slots=True)
+class Told:
+    """A job, or one task of an array, as the demo saw it."""
+
+    id: str
+    what: str
+    submitted: float
+    state: str = ""
+    nodes: str = ""
+    started: float | None = None
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class Story:
+    """Tells what happens, from Slurm's queue and burstd's event log."""
+
+    site: Site
+    console: Console
+    began: float = field(default_factory=time.time)
+    jobs: dict[str, Told] = field(default_factory=dict)
+    what: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """What a job is and when it was submitted, by its bare number."""
+    slots: dict[str, str] = field(default_factory=dict)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    last: int = 0
+
+    def say(self, who: str, text: str, at: float | None = None) -> None:
+        """One line: seconds since the beginning, who, what."""
+        seconds = (time.time() if at is None else at) - self.began
+        self.console.print(f"[dim]{seconds:6.1f} s[/]  [{_WHO[who]}]{who:<7}[/]", end="")
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def submit(self, what: str, words: str, script: str) -> None:
+        """``sbatch`` as ada."""
+        at = time.time()
+        command = f"sbatch {words} --wrap {script!r}"
+        try:
+            job = self.site.submit(words, script)
+        except RuntimeError as error:
+            self.say("ada", f"$ {command}")
+            self.say("slurm", f"refused at once: {' '.join(str(error).split())}")
+            self.refused.append((what, " ".join(str(error).split())))
+            return
+        self.what[job] = (what, at)
+        self.say("ada", f"$ {command}    -> job {job}", at)
+
+    def look(self) -> None:
+        """Tells what is new."""
+        self._look_at_events()
+        self._look_at_queue()
+
+    def _look_at_queue(self) -> None:
+        now = time.time()
+        for line in self.site.cluster.sh("squeue -h -a -t all -u ada -o '%i|%T|%N'").splitlines():
+            job_id, state, nodes = line.split("|", 2)
+            bare = job_id.split("_")[0]
+            if bare not in self.what or "[" in job_id:
+                continue
+            told = self.jobs.setdefault(job_id, Told(job_id, self.what[bare][0], self.what[bare][1]))
+            if state == told.state:
+                continue
+            told.state, told.nodes = state, nodes or told.nodes
+            if state in ("RUNNING", "COMPLETING", "COMPLETED") and told.started is None:
+                told.started = now
+                waited = now - told.submitted
+                self.say("slurm", f"job {job_id} starts on {nodes}, {waited:.1f} s after sbatch", now)
+            if state in _ENDED and told.ended is None:
+                told.ended = now
+                self.say("slurm", f"job {job_id} {state.lower()}", now)
+
+    def _look_at_events(self) -> None:
+        page = self.site.api("/v1/events", after=self.last, limit=1000)
+        for event in page["events"]:
+            self._tell(event)
+        self.last = page["last"]
+
+    def _slot(self, claim: str) -> str:
+        if claim not in self.slots:
+            self.slots[claim] = self.site.api(f"/v1/nodes/{claim}")["node"]["slot"]
+        return self.slots[claim]
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        kind, _, name = event["subject"].partition(":")
+        new, reason = event["new"], event["reason"]
+        at = _seconds(event["time"])
+        if kind == "job":
+            self.say("burstd", f"job {name}: {reason}", at)
+        elif kind == "claim" and new != event["old"]:
+            slot = self._slot(name)
+            self.used.add(slot)
+            who = {"booting": "cloud", "gone": "cloud", "proving": "node"}.get(new, "burstd")
+            self.say(who, f"{slot} {_STATES.get(new, new)}: {reason}", at)
+        elif kind == "slot" and new == "proven":
+            self.say("node", f"{name} proven: {reason}", at)
+        elif kind in ("breaker", "orphan", "pool"):
+            self.say("burstd", f"{name} {new}: {reason}", at)
+
+
+_STATES = {
+    "planned": "is wanted", "launching": "is asked for", "booting": "boots", "proving": "is being proven",
+    "ready": "is ready", "open": "is open", "closing": "is closing", "terminating": "is being ended",
+    "gone": "is gone", "failed": "failed", "lost": "is lost",
+}  # fmt: skip
+
+
+def _seconds(stamp: str) -> float:
+
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def play(story: Story) -> None:
+    """Submits, watches, ends."""
+    story.submit("one CPU job", "-p burst -c2 -t5", "hostname; sleep 6")
+    story.submit(
+        "an array of 8 GPU tasks", "-p burst --gres=gpu:v100:2 --array=1-8 -t5", "nvidia=$CUDA_VISIBLE_DEVICES; sleep 4"
+    )
+    story.submit("a job of two whole nodes", "-p burst -N2 --exclusive --gres=gpu:4 -t5", "srun hostname; sleep 5")
+    story.submit("whichever starts first", "-p onprem,burst -t5", "hostname; sleep 3")
+    story.submit("one that cannot run", "-p burst --gres=gpu:h100:1 -t5", "hostname")
+    explained = False
+    deadline = time.time() + PATIENCE_S
+    while True:
+        story.look()
+        if not explained and any(j.started for j in story.jobs.values()):
+            explained = True
+            _show(story, "burstctl", "status")
+        jobs_done = len(story.jobs) >= 11 and all(j.ended for j in story.jobs.values())
+        if jobs_done and not story.site.instances() and not story.site.api("/v1/nodes")["nodes"]:
+            break
+        if time.time() > deadline:
+            raise TimeoutError(
+                f"the demo did not end within {PATIENCE_S:.0f} s:\n{story.site.cluster.sh('squeue; sinfo')}"
+            )
+        time.sleep(POLL_S)
+    story.look()
+
+
+def _show(story: Story, *words: str) -> None:
+    story.console.print(f"\n[bold]$ {' '.join(words)}[/]")
+    text = story.site.burstctl(*words[1:]).stdout
+    story.console.print(text, markup=False, highlight=False)
+
+
+def summary(story: Story) -> None:
+    """Submit to start for each job, nodes, the bill."""
+    table = Table(title="What became of the jobs", title_justify="left")
+    for column in ("job", "what", "sbatch to start", "ran on", "outcome"):
+        table.add_column(column, justify="right" if "start" in column else "left")
+    for job in sorted(story.jobs.values(), key=lambda j: (j.submitted, j.id)):
+        waited = f"{job.started - job.submitted:.1f} s" if job.started else "-"
+        table.add_row(job.id, job.what, waited, job.nodes, job.state.lower())
+    for what, why in story.refused:
+        table.add_row("-", what, "-", "-", f"refused at sbatch: {why.rsplit(': ', 1)[-1]}")
+    story.console.print(table)
+    bill = story.site.api("/v1/bill", group="job")
+    lines = Table(title="The bill, by job", title_justify="left")
+    for column in ("job", "machine time", "cost"):
+        lines.add_column(column, justify="right")
+    for line in bill["lines"]:
+        lines.add_row(str(line["key"]), f"{float(line['seconds']):.0f} s", f"{line['amount']} {line['currency']}")
+    story.console.print(lines)
+    calls = story.site.cloud.calls()
+    story.console.print(
+        f"{len(story.used)} cloud nodes used, {calls.counts.get('launch', 0)} launch calls; {_delay(story)}"
+    )
+
+
+def _delay(story: Story) -> str:
+    """From sbatch to the call that launched the job's first machine."""
+    launches = {launch.token: launch.at for launch in story.site.cloud.calls().launches}
+    delays = []
+    for bare, (_, submitted) in story.what.items():
+        claims = [n["claim"] for n in story.site.api(f"/v1/jobs/{bare}")["nodes"]]
+        called = [launches[c] for c in claims if c in launches]
+        if called:
+            delays.append(min(called) - submitted)
+    return f"sbatch to launch call: median {statistics.median(delays):.2f} s over {len(delays)} jobs" if delays else ""
+
+
+def shell(site: Site, console: Console) -> None:
+    """A prompt on the head node, as ada, who may use burstctl as an administrator."""
+    site.cluster.head.run(["sh", "-c", "getent group burstd >/dev/null || groupadd burstd; usermod -aG burstd ada"])
+    console.print(
+        "\nYou are [bold]ada[/] on the head node: sbatch, squeue, sinfo and burstctl work. Try\n"
+        "  sbatch -p burst --gres=gpu:1 --wrap 'hostname; sleep 30'; burstctl event follow\n"
+        "  burstctl status; burstctl explain JOB; burstctl scale gpu 2 --for 5m\n"
+        "Leave with exit: everything is taken down.\n"
+    )
+    path = f"/opt/burstd/bin:{os.environ.get('PATH', '/usr/bin:/bin')}"
+    words = ["script", "-q", "-c", "bash --norc", "/dev/null"]
+    prompt = {"PATH": path, "PS1": "ada@head \\$ ", "TERM": os.environ.get("TERM", "vt100")}
+    old = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for what runs at the prompt
+    try:
+        site.cluster.head.popen(words, user="ada", cwd="/home/ada", env=prompt, stdin=None).wait()
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does: with everything taken down."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    yield
+
+
+def main() -> int:
+    """The demo."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--release", default="bookworm", choices=sorted(VERSIONS))
+    parser.add_argument("--shell", action="store_true", help="leave it running, with a prompt in it")
+    arguments = parser.parse_args()
+    console = Console(highlight=False)
+    begun = time.monotonic()
+
+    def progress(step: str) -> None:
+        console.print(f"[dim]{time.monotonic() - begun:6.1f} s  {step}[/]", soft_wrap=True)
+
+    site = Site(arguments.release, settings=SETTINGS, progress=progress)
+    try:
+        with _ended_by_signals(), site:
+            version = ".".join(map(str, VERSIONS[arguments.release]))
+            console.print(f"[dim]{time.monotonic() - begun:6.1f} s  set up: Slurm {version} ({arguments.release})[/]\n")
+            if arguments.shell:
+                shell(site, console)
+            else:
+                story = Story(site, console)
+                play(story)
+                console.print()
+                summary(story)
+    except KeyboardInterrupt:
+        console.print("\nstopped; everything was taken down")
+        return 130
+    except (SandboxError, TimeoutError, AssertionError) as error:
+        console.print(f"\n[bold red]The demo failed:[/] {error}", soft_wrap=True)
+        return 1
+    left = remains()
+    if left:
+        console.print(f"[bold red]Left behind:[/] {'; '.join(left)}")
+        return 1
+    console.print(f"Nothing is left behind. {time.monotonic() - begun:.0f} s in all.\n")
+    if not arguments.shell:
+        console.print("Try next: make demo-shell; make demo RELEASE=trixie; docs/admin.md for your own cluster.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
