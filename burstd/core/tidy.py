@@ -11,6 +11,8 @@ from burstd.model.policy import Target
 from burstd.model.snapshot import Snapshot, Unavailable
 
 ORPHAN_TIMES = 2
+_GIVEN_UP = ("ResumeTimeout reached", "Not responding", "burstd:")
+"""Reasons for DOWN that are Slurm's or our own, not a person's."""
 
 
 def serve_slurm(view: View, target: Target) -> list[Action]:
@@ -32,13 +34,19 @@ def serve_slurm(view: View, target: Target) -> list[Action]:
 
 
 def reset_slots(view: View, tuning: Tuning) -> list[Action]:
-    """Slots that Slurm has as up, down or failed while no claim stands behind them are powered down in Slurm."""
+    """Slots that Slurm has as up, down or failed while no claim stands behind them are powered down in Slurm.
+
+    A slot whose boot Slurm gave up is DOWN and POWERED_DOWN at once: nothing else would ever make it usable again.
+    One that a person set down while it was off is left to them.
+    """
     told = view.snapshot.progress.tidied
     slots = []
     for pool in view.snapshot.pools.values():
         for slot in pool.slots:
             node = view.node(slot)
-            if node is None or slot in view.claimed or node.busy or node.powered_down:
+            if node is None or slot in view.claimed or node.busy:
+                continue
+            if node.powered_down and not (node.state == "DOWN" and node.reason.startswith(_GIVEN_UP)):
                 continue
             if node.flags & {"POWERING_UP", "POWER_UP", "POWERING_DOWN", "POWER_DOWN"}:
                 continue

@@ -6,6 +6,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from burstd.core.gate import hold_ready, move_gate
 from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
 from burstd.core.tuning import Tuning
@@ -174,6 +176,17 @@ def test_a_slot_that_is_up_or_down_without_a_machine_is_reset_unless_a_job_is_on
     assert isinstance(step, PowerDown)
     assert step.nodes == ("cl1", "cl2")
     assert step.force
+
+
+@pytest.mark.parametrize(
+    ("reason", "reset"), [("ResumeTimeout reached", True), ("burstd: machine lost", True), ("broken fan", False)]
+)
+def test_a_slot_that_is_down_while_off_is_reset_unless_a_person_set_it_down(reason: str, reset: bool) -> None:
+    down = replace(off("cl1"), state="DOWN", reason=reason)
+    snapshot = snap(nodes={"cl1": down})
+    steps = reset_slots(look(snapshot, "burstd"), TUNING)
+    assert [step.nodes for step in steps if isinstance(step, PowerDown)] == ([("cl1",)] if reset else [])
+    assert "cl1" not in snapshot.free_slots(POOL)
 
 
 def stray(instances: tuple[Instance, ...], seen: Sighting, **fields: Any) -> list[object]:
