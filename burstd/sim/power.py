@@ -193,7 +193,7 @@ class PowerSaving:
                 and not node.shares
                 and not node.flags & {"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"}
             ):
-                node.flags -= {"POWER_DOWN", "NOT_RESPONDING", "DRAIN", "FAIL", "POWER_UP"}
+                node.flags -= {"POWER_DOWN", "NOT_RESPONDING", "DRAIN", "FAIL"}
                 node.flags.add("POWERING_DOWN")
                 node.down = False
                 self._time(node, self.conf.suspend_timeout_s, self._suspend_timeout)
@@ -228,6 +228,8 @@ class PowerSaving:
         node.address = node.name
         node.last_busy = 0.0
         node.changed()
+        if "POWER_UP" in node.flags:  # Left behind by a registration that came before the scan.
+            self._want(node)
 
     def _resume_timeout(self, node: SimNode) -> None:
         if not {"POWERING_UP", "NOT_RESPONDING"} <= node.flags:

@@ -12,7 +12,14 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from burstd.model.errors import InsufficientCapacity, QuotaExceeded, RateLimited, SchedulerRefused
 from burstd.model.instance import InstanceState
@@ -21,7 +28,7 @@ from burstd.model.provider import Idempotency
 from burstd.model.shape import Gres
 from burstd.sim.cloud import Fate
 from burstd.sim.job import JobSpec
-from tests.crash.world import SLOTS, World
+from tests.crash.world import ADMINS, SLOTS, World
 
 _SHORT = settings(
     derandomize=True, max_examples=60, stateful_step_count=40, deadline=None, database=None,
@@ -217,11 +224,11 @@ class Crashes(RuleBasedStateMachine):
             case "up":
                 slurm.power_up([slot])
             case "down":
-                slurm.down([slot], "looks bad")
+                slurm.down([slot], ADMINS)
             case "off":
                 slurm.power_down([slot], force=True)
             case "drain":
-                slurm.drain([slot], "to be looked at")
+                slurm.drain([slot], ADMINS)
             case _:
                 slurm.resume([slot])
 

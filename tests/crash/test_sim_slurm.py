@@ -90,6 +90,18 @@ def test_a_slot_goes_up_and_down_as_slurm_counts() -> None:
     assert w.called[1:] == [("suspend", ("cl1",))]
 
 
+def test_a_registration_between_power_up_and_the_scan_leaves_power_up_behind() -> None:
+    w = World()
+    w.slurm.power_up(["cl1"])
+    w.boot("cl1")
+    w.clock.advance(5)
+    assert w.node("cl1").state == "IDLE"
+    assert not w.node("cl1").up
+    w.slurm.power_down(["cl1"])
+    w.clock.advance(40)
+    assert w.called == [("suspend", ("cl1",)), ("resume", ("cl1",))]
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_power_down_of_a_busy_node_waits_unless_forced(force: bool) -> None:
     w = World(gate=False, auto=True)

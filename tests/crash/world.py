@@ -33,6 +33,8 @@ from tests.crash.workers import QueuedWorkers
 
 CLUSTER = "site"
 NEIGHBOUR = "other"
+ADMINS = "looks bad"
+"""The reason that administrators give."""
 CPU = Shape(4, 8000)
 GPU = Shape(4, 8000, (Gres("gpu", "v100", 2),))
 CPU_SLOTS = tuple(f"c{i}" for i in range(1, 5))
@@ -295,13 +297,13 @@ class World:
         self.disk.writes_left = None
         self.line.lost_answers = 0
         self.slurm.start()
-        self.slurm.resume([n.name for n in self.slurm.nodes() if "DRAIN" in n.flags])
+        self.slurm.resume([n.name for n in self.slurm.nodes() if "DRAIN" in n.flags or n.reason == ADMINS])
         for job in self.slurm.active:
             if job.limited_by:
                 self.slurm.limit(job.id, "")
         self.start()
 
-    def calm(self, hours: float = 8.0) -> None:
+    def calm(self, hours: float = 4.0) -> None:
         """Lets a healed world go on until nothing is left to do; raises AssertionError where that does not come."""
         began = self.clock.now()
         orphans_by = began + self._rules.tuning.orphan_grace_s + LISTINGS_S + max(
@@ -325,7 +327,9 @@ class World:
             not self.slurm.active
             and not self.claims()
             and not self.living()
-            and not any(t.tags[TAG_CLUSTER] == CLUSTER for p in self.providers.values() for t in p.cloud.things.values())
+            and not any(
+                t.tags[TAG_CLUSTER] == CLUSTER for p in self.providers.values() for t in p.cloud.things.values()
+            )
             and all(n.powered_down and n.state == "IDLE" and not n.drained for n in slots)
             and gate == SLOTS
             and len(self.slurm.reservations()) == 1
