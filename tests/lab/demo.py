@@ -208,7 +208,7 @@ def summary(story: Story) -> None:
 
 def _delay(story: Story) -> str:
     """From sbatch to the call that launched the job's first machine."""
-    launches = {launch.token: launch.at for launch in story.site.cloud.calls().launches}
+    launches = {launch.token: launch.time for launch in story.site.cloud.calls().launches}
     delays = []
     for bare, (_, submitted) in story.what.items():
         claims = [n["claim"] for n in story.site.api(f"/v1/jobs/{bare}")["nodes"]]
