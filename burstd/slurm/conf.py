@@ -67,7 +67,9 @@ def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
             (str(wishes.resume_timeout_s),),
             "Slurm gives nodes up that are still booting, or waits too long for dead ones",
         ),
-        Setting("SuspendTimeout", (str(wishes.suspend_timeout_s),), "a slot is not free again as soon as its node went"),
+        Setting(
+            "SuspendTimeout", (str(wishes.suspend_timeout_s),), "a slot is not free again as soon as its node went"
+        ),
         Setting(
             "SuspendTime", (str(YEAR_S),), "slurmctld powers nodes down by itself; when nodes go is burstd's to decide"
         ),

@@ -1,10 +1,10 @@
 #!/usr/bin/python3 -SE
 """ResumeProgram, SuspendProgram and ResumeFailProgram of slurmctld: hands the call to burstd and ends at once.
 
-``burstd-power resume|suspend|resumefail HOSTLIST``; under a name that ends in one of those words (``burstd-resume``) the
-first word is left out, since slurm.conf takes a path without arguments. Runs as SlurmUser with next to no
-environment, hence the standard library only, and little of it. It never fails: a call that burstd does not take
-is left in the spool, which burstd reads when it is up again.
+``burstd-power resume|suspend|resumefail HOSTLIST``; under a name that ends in one of those words (``burstd-resume``)
+the first word is left out, since slurm.conf takes a path without arguments. Runs as SlurmUser with next to no
+environment, hence the standard library only, and little of it. It never fails: a call that burstd does not take is
+left in the spool, which burstd reads when it is up again.
 
 Socket and spool are looked up in the environment (BURSTD_POWER_SOCKET, BURSTD_POWER_SPOOL), then in
 /etc/burstd/power.conf (lines ``socket=PATH``, ``spool=PATH``), then the defaults below.

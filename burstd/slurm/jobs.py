@@ -1,0 +1,146 @@
+"""Reads the queue through one squeue: every field unshortened, whatever users wrote into names and comments."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+
+from burstd.model.job import Job, JobState
+from burstd.model.shape import Gres
+from burstd.slurm.hostlist import task_count, task_limit
+from burstd.slurm.reasons import short_reason
+from burstd.slurm.text import gres_of_job, hosts, instant, mebibytes, number, seconds, times, tres, word
+
+# Slurm writes these fields itself; a separator that it never writes is enough for them.
+_OWN = (
+    "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "PriorityLong",
+    "Partition", "NumNodes", "NumCPUs", "MinCPUs", "NumTasks", "MinMemory", "tres-per-job", "tres-per-node", "tres-per-socket",
+    "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets", "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit",
+    "SubmitTime", "EligibleTime", "StartTime", "EndTime", "ReqNodes", "NodeList", "RestartCnt", "UserName",
+)  # fmt: skip
+# People or plug-ins write these, so they may hold anything but a word that was drawn for this one call.
+_FREE = ("Account", "QOS", "Reason", "Feature", "Reservation", "Licenses", "Dependency", "Comment", "Name")
+_SEPARATOR = "\x1f"
+
+EXCLUDED_IN_FORMAT = (24, 5, 0)
+"""From this version on squeue's long format knows excluded nodes; before, only its short format does."""
+EXCLUDED_COMMAND = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A %x")
+
+_STATES = {state.value: state for state in JobState}
+
+
+def draw_word() -> str:
+    """A word that ends the free fields of one call, so that no job name can look like the end of a field."""
+    return _SEPARATOR + "x" + secrets.token_hex(6) + _SEPARATOR
+
+
+def command(drawn: str) -> tuple[str, ...]:
+    """The squeue that ``parse_jobs`` reads. A field that a version does not know stays empty (and squeue grumbles)."""
+    fields = [f"{name}:0{_SEPARATOR}" for name in _OWN] + [f"{name}:0{drawn}" for name in _FREE]
+    return ("squeue", "--all", "--noheader", "--noconvert", "--Format=" + ",".join(fields))
+
+
+def parse_excluded(text: str) -> dict[str, tuple[str, ...]]:
+    """The output of EXCLUDED_COMMAND: excluded nodes by Slurm's job number, for jobs that exclude any."""
+    found = {}
+    for line in text.splitlines():
+        job, _, nodes = line.partition(" ")
+        if word(nodes):
+            found[job] = hosts(nodes)
+    return found
+
+
+def parse_jobs(
+    text: str,
+    drawn: str,
+    translate: Callable[[float], float],
+    excluded: Mapping[str, tuple[str, ...]] | None = None,
+) -> tuple[Job, ...]:
+    """The output of ``command(drawn)``. ``excluded``: what ``parse_excluded`` gave, where it is needed."""
+    pieces = text.split(drawn)
+    found = []
+    for start in range(0, len(pieces) - len(_FREE), len(_FREE)):
+        *own, first = pieces[start].removeprefix("\n").split(_SEPARATOR, len(_OWN))
+        fields = dict(zip(_OWN, own, strict=True))
+        fields.update(zip(_FREE, [first, *pieces[start + 1 : start + len(_FREE)]], strict=True))
+        found.append(_job(fields, translate, excluded or {}))
+    return tuple(found)
+
+
+def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: Mapping[str, tuple[str, ...]]) -> Job:
+    shown = f["JobArrayID"]
+    array_job, tasks = "", ""
+    if "_" in shown:
+        array_job = f["ArrayJobID"]
+        # "3_[5]" is the pending rest of an array with one task left, "3_5" is that task on its own.
+        tasks = word(f["ArrayTaskID"]) if "[" in shown else ""
+    nodes = max(1, number(f["NumNodes"]))
+    asked = tres(f["tres-alloc"])
+    cpus = max(1, number(f["NumCPUs"]), number(asked.get("cpu", "")))
+    per_node, per_job = _gres(f)
+    memory, per_cpu = _memory(f, nodes, cpus, mebibytes(asked.get("mem", "")), per_node)
+    return Job(
+        id=array_job if tasks else shown,
+        user=f["UserName"],
+        state=_STATES.get(f["State"], JobState.UNKNOWN),
+        partitions=tuple(filter(None, f["Partition"].split(","))),
+        submitted=instant(f["SubmitTime"], translate),
+        name=f["Name"],
+        account=word(f["Account"]),
+        qos=word(f["QOS"]),
+        reason=short_reason(word(f["Reason"])),
+        priority=number(f["PriorityLong"]),
+        array_job_id=array_job,
+        array_tasks=tasks.partition("%")[0],
+        tasks=task_count(tasks) if tasks else 1,
+        tasks_limit=task_limit(tasks),
+        het_job_id=word(f["HetJobID"]),
+        het_offset=number(f["HetJobOffset"]),
+        nodes=nodes,
+        cpus=cpus,
+        cpus_per_node=number(f["MinCPUs"]),
+        memory_mib=memory,
+        memory_per_cpu=per_cpu,
+        gres_per_node=per_node,
+        gres_per_job=per_job,
+        constraint=word(f["Feature"]),
+        exclusive=_exclusive(f),
+        time_limit_s=seconds(f["TimeLimit"]),
+        start=instant(f["StartTime"], translate),
+        end=instant(f["EndTime"], translate),
+        eligible=instant(f["EligibleTime"], translate),
+        node_list=hosts(f["NodeList"]) or hosts(f["ReqNodes"]),
+        excluded_nodes=hosts(f["ExcNodes"]) or excluded.get(f["JobID"], ()),
+        reservation=word(f["Reservation"]),
+        licenses=word(f["Licenses"]),
+        dependency=word(f["Dependency"]),
+        comment=word(f["Comment"]),
+        restarts=number(f["RestartCnt"]),
+    )
+
+
+def _exclusive(f: Mapping[str, str]) -> bool:
+    """Whole nodes. From 26.05 on ``Exclusive`` tells; before, ``OverSubscribe=NO`` meant just that."""
+    return f["Exclusive"] == "NODE" if f["Exclusive"] else f["OverSubscribe"] == "NO"
+
+
+def _gres(f: Mapping[str, str]) -> tuple[tuple[Gres, ...], tuple[Gres, ...]]:
+    """GRES for each node and for the whole job. Slurm takes --gpus-per-socket only with --sockets-per-node."""
+    sockets = max(1, number(f["Sockets"]))
+    per_node = gres_of_job(f["tres-per-node"]) + times(gres_of_job(f["tres-per-socket"]), sockets)
+    per_job = gres_of_job(f["tres-per-job"])
+    # --ntasks-per-gpu and --gpus-per-task both give the number for a job that names it already.
+    if not per_node and not per_job:
+        per_job = times(gres_of_job(f["tres-per-task"]), max(1, number(f["NumTasks"])))
+    return per_node, per_job
+
+
+def _memory(f: Mapping[str, str], nodes: int, cpus: int, total: int, per_node: tuple[Gres, ...]) -> tuple[int, bool]:
+    """Memory in MiB, and whether it is for each CPU: squeue does not say, but the total that Slurm counts does."""
+    asked = mebibytes(f["MinMemory"])
+    if not asked:
+        # 22.05 leaves --mem-per-gpu at that; later versions have multiplied it already.
+        of_gres = gres_of_job(f["mem-per-tres"].replace("gres:", "gres/", 1))
+        gpus = sum(g.count for g in per_node if of_gres and g.name == of_gres[0].name)
+        return (of_gres[0].count * gpus if of_gres else 0), False
+    return asked, total != asked * nodes and total >= asked * cpus

@@ -1,0 +1,74 @@
+"""Reads ``scontrol show node``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from burstd.model.node import Node
+from burstd.slurm.text import gres_of_node, instant, mebibytes, number, records, word
+
+COMMAND = ("scontrol", "--all", "--oneliner", "--detail", "show", "node")
+"""Detailed, because only then GresUsed is told; all, because of hidden partitions."""
+
+_MARKS = re.compile(r"[*~#!%$@^+-]+$")
+_SET_BY = re.compile(r"\s*\[\S+@[^\]]*\]$")
+# Names that some version or command uses for the same thing.
+_SAME = {
+    "POWER_SAVING": "POWERED_DOWN",
+    "POWERED_OFF": "POWERED_DOWN",
+    "POWERING_OFF": "POWERING_DOWN",
+    "NO_RESPOND": "NOT_RESPONDING",
+    "MAINT": "MAINTENANCE",
+    "RESV": "RESERVED",
+    "DRAINED": "DRAIN",
+    "DRAINING": "DRAIN",
+}
+
+
+def parse_nodes(text: str, translate: Callable[[float], float]) -> tuple[Node, ...]:
+    """The output of COMMAND, with SLURM_TIME_FORMAT=%s."""
+    return tuple(_node(fields, translate) for fields in records(text, "NodeName"))
+
+
+def parse_state(text: str) -> tuple[str, frozenset[str]]:
+    """``IDLE*+CLOUD+POWERED_DOWN``: the base state and the flags."""
+    base, *rest = text.strip().split("+")
+    flags = {_SAME.get(flag, flag) for flag in rest if flag}
+    marks = _MARKS.search(base)
+    if marks is not None:
+        base = base[: marks.start()]
+        if "*" in marks[0]:
+            flags.add("NOT_RESPONDING")
+    if base in ("DRAINED", "DRAINING"):
+        flags.add("DRAIN")
+        base = "IDLE" if base == "DRAINED" else "ALLOCATED"
+    return base, frozenset(flags)
+
+
+def _node(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
+    def get(key: str) -> str:
+        return fields.get(key, "")
+
+    state, flags = parse_state(get("State"))
+    return Node(
+        name=get("NodeName"),
+        state=state,
+        flags=flags,
+        partitions=tuple(filter(None, word(get("Partitions")).split(","))),
+        cpus=number(get("CPUEfctv")) or number(get("CPUTot")),
+        cpus_allocated=number(get("CPUAlloc")),
+        memory_mib=mebibytes(get("RealMemory")),
+        memory_allocated_mib=mebibytes(get("AllocMem")),
+        gres=gres_of_node(get("Gres")),
+        gres_used=gres_of_node(get("GresUsed")),
+        features=frozenset(filter(None, word(get("ActiveFeatures")).split(","))),
+        reason=_SET_BY.sub("", word(get("Reason"))),
+        address=word(get("NodeAddr")),
+        hostname=word(get("NodeHostName")),
+        reservation=word(get("ReservationName")),
+        version=word(get("Version")),
+        boot_time=instant(get("BootTime"), translate),
+        slurmd_start=instant(get("SlurmdStartTime"), translate),
+        last_busy=instant(get("LastBusyTime"), translate),
+    )

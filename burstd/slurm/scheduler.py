@@ -1,0 +1,108 @@
+"""Slurm through its commands; and the choice between commands and pyslurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from burstd.model.job import Job
+from burstd.model.node import Node, Reservation
+from burstd.slurm import binding, gate, jobs, nodes, reservations
+from burstd.slurm.commands import Commands
+from burstd.slurm.hostlist import compress
+
+_ADDRESSES_AT_ONCE = 1000
+"""A single argument of a command may have 128 KiB."""
+
+
+class CommandScheduler:
+    """``burstd.model.scheduler.Scheduler`` on squeue and scontrol, from 22.05 on.
+
+    ``translate`` turns Slurm's times (the system's clock, seconds since 1970) into burstd's.
+    """
+
+    def __init__(
+        self,
+        commands: Commands | None = None,
+        translate: Callable[[float], float] = lambda wall: wall,
+        gate_name: str = gate.GATE,
+    ) -> None:
+        self._commands = commands or Commands()
+        self._translate = translate
+        self._gate = gate_name
+
+    def version(self) -> tuple[int, int, int]:
+        """See Scheduler."""
+        return self._commands.version()
+
+    def jobs(self) -> Sequence[Job]:
+        """See Scheduler. One command, two before 24.05."""
+        excluded = None
+        if self.version() < jobs.EXCLUDED_IN_FORMAT:
+            excluded = jobs.parse_excluded(self._commands(*jobs.EXCLUDED_COMMAND))
+        drawn = jobs.draw_word()
+        return jobs.parse_jobs(self._commands(*jobs.command(drawn)), drawn, self._translate, excluded)
+
+    def nodes(self) -> Sequence[Node]:
+        """See Scheduler."""
+        return nodes.parse_nodes(self._commands(*nodes.COMMAND), self._translate)
+
+    def reservations(self) -> Sequence[Reservation]:
+        """See Scheduler."""
+        return reservations.parse_reservations(self._commands(*reservations.COMMAND), self._translate)
+
+    def set_gate(self, nodes: Collection[str]) -> None:
+        """See Scheduler."""
+        gate.set_gate(self._commands, nodes, self._gate)
+
+    def bind(self, job_id: str, user: str, nodes: Collection[str]) -> None:
+        """See Scheduler."""
+        binding.bind(self._commands, job_id, user, nodes)
+
+    def unbind(self, job_id: str) -> None:
+        """See Scheduler."""
+        binding.unbind(self._commands, job_id)
+
+    def power_up(self, nodes: Collection[str]) -> None:
+        """See Scheduler.
+
+        slurmd must not register before the node shows POWERING_UP (a second or two): POWER_UP would stick, and lead
+        to a ResumeProgram call of its own after the next power_down.
+        """
+        self._update_nodes(nodes, "State=POWER_UP")
+
+    def power_down(self, nodes: Collection[str], *, force: bool = False) -> None:
+        """See Scheduler."""
+        self._update_nodes(nodes, "State=POWER_DOWN_FORCE" if force else "State=POWER_DOWN")
+
+    def set_address(self, addresses: Sequence[tuple[str, str]]) -> None:
+        """See Scheduler. Newer versions forget addresses when a node is powered down."""
+        for start in range(0, len(addresses), _ADDRESSES_AT_ONCE):
+            part = addresses[start : start + _ADDRESSES_AT_ONCE]
+            names = ",".join(name for name, _ in part)
+            where = ",".join(address for _, address in part)
+            self._commands("scontrol", "update", f"NodeName={names}", f"NodeAddr={where}", f"NodeHostName={names}")
+
+    def drain(self, nodes: Collection[str], reason: str) -> None:
+        """See Scheduler."""
+        self._update_nodes(nodes, "State=DRAIN", f"Reason={_one_line(reason)}")
+
+    def resume(self, nodes: Collection[str]) -> None:
+        """See Scheduler. Raises SchedulerRefused also where a node is neither drained nor down."""
+        self._update_nodes(nodes, "State=RESUME")
+
+    def down(self, nodes: Collection[str], reason: str) -> None:
+        """See Scheduler."""
+        self._update_nodes(nodes, "State=DOWN", f"Reason={_one_line(reason)}")
+
+    def set_comment(self, job_id: str, text: str) -> None:
+        """See Scheduler."""
+        self._commands("scontrol", "update", f"JobId={job_id}", f"Comment={_one_line(text)}")
+
+    def _update_nodes(self, nodes: Collection[str], *what: str) -> None:
+        if nodes:
+            self._commands("scontrol", "update", f"NodeName={compress(nodes)}", *what)
+
+
+def _one_line(text: str) -> str:
+    """scontrol takes control characters; squeue's and sinfo's readers would not like them."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -1,0 +1,122 @@
+"""What Slurm's commands print: values, units, GRES, and lines of ``Key=Value``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from burstd.model.shape import Gres
+from burstd.slurm.hostlist import HostlistError, expand
+
+_NONE = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "*"})
+_KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/:]*)=")
+_UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_COUNT = re.compile(r"(\d+)([KMGTP]?)", re.IGNORECASE)
+_TIMES = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
+_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
+
+
+def word(text: str) -> str:
+    """The text, or ``""`` for Slurm's many ways to say that there is none."""
+    text = text.strip()
+    return "" if text in _NONE else text
+
+
+def number(text: str) -> int:
+    """A whole number, 0 where there is none. ``2-4`` (a range of nodes) is its lower end."""
+    match = re.match(r"\d+", text.strip())
+    return int(match[0]) if match else 0
+
+
+def mebibytes(text: str) -> int:
+    """``100M``, ``1.5G``, ``2000``: MiB, rounded up; 0 where there is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[cn]?", text.strip(), re.IGNORECASE)
+    if match is None:
+        return 0
+    exact = float(match[1]) * _UNITS[match[2].upper() or "M"]
+    return int(exact) + (exact > int(exact))
+
+
+def seconds(text: str) -> float:
+    """``1-02:03:04``, ``05:00``: seconds; 0 for UNLIMITED, NOT_SET and none."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        return 0.0
+    days, hours, minutes, secs = (int(g or 0) for g in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + secs)
+
+
+def instant(text: str, translate: Callable[[float], float]) -> float:
+    """A time as SLURM_TIME_FORMAT=%s prints it, in burstd's time; 0 where there is none."""
+    text = text.strip()
+    return translate(float(text)) if text.isdigit() and text != "0" else 0.0
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """The names of a host list; a text that is none stands for itself."""
+    found = word(text)
+    try:
+        return tuple(expand(found))
+    except HostlistError:
+        return (found,)
+
+
+def gres_of_node(text: str) -> tuple[Gres, ...]:
+    """``gpu:v100:4(S:0-1),shard:8``, also GresUsed (``gpu:v100:2(IDX:0,2)``); those counted 0 are left out."""
+    found = []
+    for part in _OUTSIDE_PARENTHESES.split(word(text)):
+        parsed = _gres(re.sub(r"\(.*\)", "", part))
+        if parsed is not None and parsed.count:
+            found.append(parsed)
+    return tuple(found)
+
+
+def gres_of_job(text: str) -> tuple[Gres, ...]:
+    """``gres:gpu:v100:2`` (22.05), ``gres/gpu:v100:2,cpu=1`` (later), ``gres/gpu=1``; what is no GRES is left out."""
+    found = []
+    for part in word(text).split(","):
+        kind, _, rest = part.replace("=", ":").replace("/", ":", 1).partition(":")
+        parsed = _gres(rest) if kind == "gres" else None
+        if parsed is not None:
+            found.append(parsed)
+    return tuple(found)
+
+
+def _gres(text: str) -> Gres | None:
+    """``name``, ``name:count``, ``name:type``, ``name:type:count``; no count means one."""
+    words = [w for w in text.strip().split(":") if w and w != "no_consume"]
+    if not words:
+        return None
+    count = 1
+    match = _COUNT.fullmatch(words[-1]) if len(words) > 1 else None
+    if match is not None:
+        count = int(match[1]) * _TIMES.get(match[2].upper(), 1)
+        words.pop()
+    return Gres(words[0], ":".join(words[1:]), count)
+
+
+def times(gres: Iterable[Gres], factor: int) -> tuple[Gres, ...]:
+    """The same GRES, ``factor`` times."""
+    return tuple(Gres(g.name, g.type, g.count * factor) for g in gres)
+
+
+def tres(text: str) -> dict[str, str]:
+    """``cpu=2,mem=300M,node=1``: by name."""
+    return dict(part.split("=", 1) for part in word(text).split(",") if "=" in part)
+
+
+def records(text: str, first_key: str) -> Iterator[dict[str, str]]:
+    """The lines of ``scontrol -o show ...``, each beginning with ``first_key=``. The first of equal keys counts.
+
+    A value goes on to the next ``Key=``, so that one with spaces or line ends in it (a reason) stays whole.
+    """
+    for block in re.split(rf"^(?={first_key}=)", text, flags=re.MULTILINE):
+        if not block.startswith(first_key + "="):
+            continue
+        fields: dict[str, str] = {}
+        found = list(_KEY.finditer(block))
+        for index, match in enumerate(found):
+            end = found[index + 1].start() if index + 1 < len(found) else len(block)
+            fields.setdefault(match[1], block[match.end() : end].strip())
+        yield fields
