@@ -8,14 +8,7 @@ from collections.abc import Collection
 from burstd.model.errors import SchedulerRefused
 from burstd.slurm.commands import Commands
 from burstd.slurm.hostlist import compress
-from burstd.slurm.reservations import exists
-
-PREFIX = "burstd-job-"
-
-
-def name_of(job_id: str) -> str:
-    """The name of the reservation that a job is bound with: ``burstd-job-123``, ``burstd-job-15_2``."""
-    return PREFIX + job_id.replace("+", ".")
+from burstd.slurm.reservations import exists, name_of
 
 
 def bind(commands: Commands, job_id: str, user: str, nodes: Collection[str]) -> None:
