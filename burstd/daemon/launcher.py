@@ -86,7 +86,6 @@ class Launcher:
                 request = self._request(claim)
             # The request is on record before the cloud hears of it; a repeat is word for word the same.
             self._store.record_request(claim.id, request)
-            self._memory.calling.add(claim.id)
             by_provider.setdefault(claim.offer.provider, []).append(request)
         for name, requests in by_provider.items():
             self._call(name, requests)
@@ -113,6 +112,8 @@ class Launcher:
             for request in requests:
                 self._settle(request, answered.get(request.claim_id, OutcomeUnknown("the provider did not say")))
 
+        # Not before: where the record of a later claim fails, these were never asked for and must be taken up again.
+        self._memory.calling.update(request.claim_id for request in requests)
         self._workers.submit(name, lambda: provider.launch(requests), done)
 
     def _settle(self, request: LaunchRequest, result: Instance | ProviderError) -> None:
