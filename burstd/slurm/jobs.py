@@ -14,9 +14,10 @@ from burstd.slurm.text import gres_of_job, hosts, instant, mebibytes, number, se
 # Slurm writes these fields itself; a separator that it never writes is enough for them.
 _OWN = (
     "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "PriorityLong",
-    "Partition", "NumNodes", "NumCPUs", "MinCPUs", "NumTasks", "MinMemory", "tres-per-job", "tres-per-node", "tres-per-socket",
-    "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets", "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit",
-    "SubmitTime", "EligibleTime", "StartTime", "EndTime", "ReqNodes", "NodeList", "RestartCnt", "UserName",
+    "Partition", "NumNodes", "MaxNodes", "NumCPUs", "MinCPUs", "NumTasks", "NTPerNode", "MinMemory",
+    "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets",
+    "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
+    "ReqNodes", "NodeList", "RestartCnt", "UserName",
 )  # fmt: skip
 # People or plug-ins write these, so they may hold anything but a word that was drawn for this one call.
 _FREE = ("Account", "QOS", "Reason", "Feature", "Reservation", "Licenses", "Dependency", "Comment", "Name")
@@ -74,11 +75,11 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: Ma
         array_job = f["ArrayJobID"]
         # "3_[5]" is the pending rest of an array with one task left, "3_5" is that task on its own.
         tasks = word(f["ArrayTaskID"]) if "[" in shown else ""
-    nodes = max(1, number(f["NumNodes"]))
     asked = tres(f["tres-alloc"])
+    nodes, nodes_max = _nodes(f, asked)
     cpus = max(1, number(f["NumCPUs"]), number(asked.get("cpu", "")))
     per_node, per_job = _gres(f)
-    memory, per_cpu = _memory(f, nodes, cpus, mebibytes(asked.get("mem", "")), per_node)
+    memory, per_cpu = _memory(f, max(1, number(asked.get("node", ""))), cpus, mebibytes(asked.get("mem", "")), per_node)
     return Job(
         id=array_job if tasks else shown,
         user=f["UserName"],
@@ -97,6 +98,7 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: Ma
         het_job_id=word(f["HetJobID"]),
         het_offset=number(f["HetJobOffset"]),
         nodes=nodes,
+        nodes_max=nodes_max,
         cpus=cpus,
         cpus_per_node=number(f["MinCPUs"]),
         memory_mib=memory,
@@ -117,6 +119,18 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: Ma
         comment=word(f["Comment"]),
         restarts=number(f["RestartCnt"]),
     )
+
+
+def _nodes(f: Mapping[str, str], asked: Mapping[str, str]) -> tuple[int, int]:
+    """Fewest and most nodes; most is 0 where there is no limit.
+
+    NumNodes is Slurm's guess, made for the nodes that it knows: what was asked for stands in the TRES. MaxNodes shows
+    the guess where no limit was given, so a limit of the same number cannot be told from none: it counts as one where
+    the guess is no more than what was asked for, since one node then is enough.
+    """
+    guess, most, per_node = number(f["NumNodes"]), number(f["MaxNodes"]), number(f["NTPerNode"])
+    fewest = max(1, number(asked.get("node", "")), -(-number(f["NumTasks"]) // per_node) if per_node else 0)
+    return fewest, 0 if most == guess and guess > fewest else max(most, fewest)
 
 
 def _exclusive(f: Mapping[str, str]) -> bool:
