@@ -31,7 +31,6 @@ from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
 from burstd.settings import Plugins, Resolved, Settings, SettingsError, diff, load, pools, resolve, until_restart
 from burstd.slurm.hostlist import expand
-from burstd.slurm.power_server import PowerServer
 from burstd.store import Store
 
 log = structlog.get_logger(__name__)
@@ -151,9 +150,7 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     )
     control.start()
     stack.callback(control.stop)
-    power = PowerServer(settings.daemon.runtime_dir / "power.sock", settings.daemon.spool_dir / "power", parts.wake)
-    power.start()
-    stack.callback(power.stop)
+    stack.callback(make.power_server(settings, parts.wake))
     stack.callback(make.watch(settings, parts.wake, reconciler))
     notifier = Notifier()
     stack.callback(notifier.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import structlog
@@ -18,20 +19,19 @@ from burstd.node.keys import ensure_ssh_key
 from burstd.node.prover import Site, SshProver
 from burstd.node.user_data import UserData, render
 from burstd.settings import Settings
+from burstd.slurm.commands import Commands
+from burstd.slurm.controller import ask
 from burstd.slurm.events import StateWatch
-from burstd.slurm.scheduler import open_scheduler
+from burstd.slurm.power_server import PowerServer
+from burstd.slurm.scheduler import CommandScheduler
 
 log = structlog.get_logger(__name__)
 
 
 def scheduler(settings: Settings, clock: Clock) -> Scheduler:
     """Slurm, by the interface that the settings name. Its times become burstd's steady ones."""
-    return open_scheduler(
-        settings.slurm.interface,
-        bin_dir=settings.slurm.bin_dir,
-        conf=settings.slurm.conf,
-        gate=settings.slurm.gate,
-        translate=lambda wall: wall + clock.now() - clock.wall() if wall else 0.0,
+    return CommandScheduler(
+        translate=lambda wall: wall + clock.now() - clock.wall() if wall else 0.0, gate_name=settings.slurm.gate
     )
 
 
@@ -88,9 +88,32 @@ def slurm_version(slurm: Scheduler) -> str:
 
 def watch(settings: Settings, wake: Wake, reconciler: Reconciler) -> Callable[[], None]:
     """Watches Slurm's state directory for hints; returns what ends it. Without the right to it the queue is polled."""
-    watch = StateWatch(settings.slurm.state_save_location, wake)
+    try:
+        location = settings.slurm.state_save_location or ask(Commands()).state_save_location
+    except SchedulerUnavailable as error:
+        log.warning("slurm does not say where its state is", error=str(error))
+        return lambda: None
+    watch = StateWatch(location, wake)
     problem = watch.start()
     reconciler.watching = not problem
     if problem:
         log.info("the queue is polled", every_s=settings.daemon.poll_s, reason=problem)
     return watch.stop
+
+
+def power_server(settings: Settings, wake: Wake) -> Callable[[], None]:
+    """Takes the calls of ResumeProgram and its companions as hints; returns what ends it."""
+    spool = settings.daemon.spool_dir / "power"
+    spool.mkdir(parents=True, exist_ok=True)
+    allowed = frozenset[int]()
+    try:
+        user = ask(Commands()).slurm_uid
+    except SchedulerUnavailable as error:
+        log.warning("slurm does not say who SlurmUser is: its calls go to the spool", error=str(error))
+    else:
+        allowed = frozenset({user})
+        if os.geteuid() == 0:
+            os.chown(spool, user, -1)
+    server = PowerServer(settings.daemon.runtime_dir / "power.sock", spool, lambda _call: wake(), allowed)
+    server.start()
+    return server.stop

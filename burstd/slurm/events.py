@@ -1,0 +1,87 @@
+"""Hints that the queue has changed: inotify on slurmctld's StateSaveLocation, which writes each job's script there.
+
+70 ms after sbatch was started, without a call to slurmctld. Undocumented, and only on the host of slurmctld: a hint,
+never the truth.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from inotify_simple import INotify, flags
+
+log = structlog.get_logger(__name__)
+
+_MASK = flags.CREATE | flags.DELETE | flags.MOVED_TO | flags.DELETE_SELF | flags.MOVE_SELF
+_LOOK_AGAIN_S = 5.0
+
+
+class StateWatch:
+    """Calls ``wake`` from its own thread whenever a job comes or goes."""
+
+    def __init__(self, location: Path, wake: Callable[[], None]) -> None:
+        self._location = location
+        self._wake = wake
+        self._inotify: INotify | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = -1
+        self._watched: dict[int, Path] = {}
+
+    def start(self) -> str:
+        """Starts watching; returns why it cannot, in a sentence, or nothing."""
+        if not self._location.is_dir():
+            return f"{self._location} (StateSaveLocation) is not on this host"
+        if not os.access(self._location, os.R_OK | os.X_OK):
+            return f"{self._location} (StateSaveLocation) may not be read by user {os.geteuid()}"
+        try:
+            self._inotify, self._ending = INotify(), os.eventfd(0)
+            self._watch_all()
+        except OSError as error:
+            return f"{self._location} cannot be watched: {error.strerror}"
+        self._thread = threading.Thread(target=self._run, args=(self._inotify,), name="hints", daemon=True)
+        self._thread.start()
+        return ""
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        if self._thread is None or self._inotify is None:
+            return
+        os.eventfd_write(self._ending, 1)
+        self._thread.join()
+        self._inotify.close()
+        os.close(self._ending)
+        self._thread = None
+
+    def _watch_all(self) -> None:
+        """The folder itself, and each ``hash.N`` in it: watching one that is watched already changes nothing."""
+        if self._inotify is None:
+            return
+        for folder in (self._location, *self._location.glob("hash.*")):
+            if folder.is_dir():
+                self._watched[self._inotify.add_watch(folder, _MASK)] = folder
+
+    def _run(self, inotify: INotify) -> None:
+        while True:
+            ready, _, _ = select.select([inotify, self._ending], [], [], _LOOK_AGAIN_S)
+            if self._ending in ready:
+                return
+            try:
+                events = inotify.read(timeout=0) if ready else []
+                gone = any(event.mask & (flags.DELETE_SELF | flags.MOVE_SELF) for event in events)
+                new = any(self._watched.get(e.wd) == self._location and e.name.startswith("hash.") for e in events)
+                if gone or new or not events:
+                    self._watch_all()
+            except OSError as error:
+                log.warning("slurm's state folder cannot be watched any more", error=str(error))
+                return
+            if any(self._means_a_job(event.wd, event.name) for event in events):
+                self._wake()
+
+    def _means_a_job(self, descriptor: int, name: str) -> bool:
+        # In the folder itself slurmctld rewrites its state every few seconds, which means nothing.
+        return self._watched.get(descriptor) != self._location and name.startswith("job.")

@@ -1,0 +1,143 @@
+"""burstd's side of ResumeProgram, SuspendProgram and ResumeFailProgram: takes calls at a socket, and from the spool.
+
+What a call means is seen in the state of the nodes it names, so a call is a hint to look, and a line in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from burstd.model.errors import BurstdError
+from burstd.slurm.power_client import KINDS, TAKEN
+
+log = structlog.get_logger(__name__)
+
+_LARGEST = 32 * 1024 * 1024
+_PATIENCE_S = 2.0
+_UCRED = struct.Struct("3i")
+
+
+class PowerSocketFailed(BurstdError):
+    """The socket for Slurm's calls cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCall:
+    """One call. ``nodes`` is a host list as Slurm wrote it, ``time`` the system's time in seconds since 1970."""
+
+    kind: str
+    nodes: str
+    time: float
+    resume_file: object = None
+    """What SLURM_RESUME_FILE said of the jobs behind a resume; None where there was none."""
+
+
+def parse(line: bytes) -> PowerCall | None:
+    """One line as the client writes it; None where it is none of ours."""
+    try:
+        said = json.loads(line)
+        kind, nodes = said["kind"], said["nodes"]
+        if kind not in KINDS or not isinstance(nodes, str):
+            return None
+        return PowerCall(kind, nodes, float(said["time"]), said.get("resume_file"))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class PowerServer:
+    """``taken`` is called, in the server's thread, for each call from the socket and, at the start, from the spool."""
+
+    def __init__(self, path: Path, spool: Path, taken: Callable[[PowerCall], None], allowed: frozenset[int]) -> None:
+        """``allowed``: uids that may call, SlurmUser's among them; root and burstd's own may always."""
+        self._path = path
+        self._spool = spool
+        self._taken = taken
+        self._allowed = allowed | {0, os.geteuid()}
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listens, then reads what was left while burstd was down. Raises PowerSocketFailed."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            # Only one burstd runs (its state folder is locked), so a socket that is there already is a dead one's.
+            self._path.unlink(missing_ok=True)
+            listener.bind(str(self._path))
+            self._path.chmod(0o666)
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            raise PowerSocketFailed(
+                f"the socket {self._path} for Slurm's calls cannot be made: {error.strerror}; does its folder exist?"
+            ) from error
+        self._socket = listener
+        self._thread = threading.Thread(target=self._serve, args=(listener,), name="power", daemon=True)
+        self._thread.start()
+        self._read_spool()
+
+    def stop(self) -> None:
+        """Ends the thread; calls go to the spool from now on."""
+        if self._socket is not None:
+            self._path.unlink(missing_ok=True)
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+            self._socket = None
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                wire, _ = listener.accept()
+            except OSError:
+                return  # It was shut down.
+            with wire:
+                self._take(wire)
+
+    def _take(self, wire: socket.socket) -> None:
+        wire.settimeout(_PATIENCE_S)
+        try:
+            _, uid, _ = _UCRED.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            if uid not in self._allowed:
+                log.warning("a power call was not taken: only Slurm may make it", uid=uid)
+                return
+            pieces: list[bytes] = []
+            while sum(map(len, pieces)) < _LARGEST and (piece := wire.recv(1 << 16)):
+                pieces.append(piece)
+            call = parse(b"".join(pieces))
+            if call is None:
+                log.warning("a power call was not understood", uid=uid)
+                return
+            self._handle(call)
+            wire.sendall(TAKEN)
+        except OSError as error:
+            log.debug("a power call broke off; it is in the spool", error=str(error))
+
+    def _read_spool(self) -> None:
+        try:
+            files = sorted(self._spool.glob("*.json"))
+        except OSError as error:
+            log.warning("the spool of Slurm's calls cannot be read", spool=str(self._spool), error=str(error))
+            return
+        for file in files:
+            try:
+                call = parse(file.read_bytes())
+                file.unlink()
+            except OSError as error:
+                log.warning("a spooled call cannot be read", file=str(file), error=str(error))
+                continue
+            if call is not None:
+                self._handle(call)
+
+    def _handle(self, call: PowerCall) -> None:
+        log.info("slurm called", kind=call.kind, nodes=call.nodes)
+        self._taken(call)
