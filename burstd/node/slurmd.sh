@@ -7,6 +7,12 @@ export LC_ALL PATH
 umask 022
 name=$1
 fail() { echo "$*" >&2; exit 1; }
+# The lines of standard input that say what went wrong, on one line.
+why() {
+    awk '/[Ff]atal|[Ee]rror|unrecogni[sz]ed|invalid/ { bad = bad $0 " " }
+        { last = $0 }
+        END { print substr(bad ? bad : last, 1, 300) }'
+}
 # Prints the process ids of slurmd (slurmstepd is another program).
 slurmds() {
     for directory in /proc/[0-9]*; do
@@ -54,9 +60,12 @@ ExecStartPost=-/bin/rm -f /run/burstd/slurmd-first.env
 END
     systemctl daemon-reload
     systemctl enable --quiet slurmd
-    systemctl restart slurmd || fail "slurmd does not start: $(journalctl -q -u slurmd -n 3 -o cat | tr '\n' ' ')"
+    if ! systemctl restart slurmd; then
+        this=$(systemctl show --value -p InvocationID slurmd)
+        fail "slurmd does not start: $(journalctl -q -o cat _SYSTEMD_INVOCATION_ID="$this" | why)"
+    fi
 else
     log=$(mktemp)
-    slurmd -N "$@" -b </dev/null >"$log" 2>&1 || fail "slurmd does not start: $(tail -n 3 "$log" | tr '\n' ' '; rm -f "$log")"
+    slurmd -N "$@" -b </dev/null >"$log" 2>&1 || fail "slurmd does not start: $(why <"$log"; rm -f "$log")"
     rm -f "$log"
 fi

@@ -98,3 +98,17 @@ def head_network(cluster: Cluster) -> Iterator[None]:
     assert hub is not None
     with on_network(hub):
         yield
+
+
+@pytest.fixture
+def boot(machines: Machines) -> Iterator[Callable[..., Box]]:
+    """Boots machines that end with the test, so that the next one finds their names and addresses free."""
+    booted: list[Box] = []
+
+    def one(name: str, address: str, **how: object) -> Box:
+        booted.append(machines.boot(name, address, **how))  # type: ignore[arg-type]
+        return booted[-1]
+
+    yield one
+    for box in booted:
+        box.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -77,20 +77,6 @@ class Bench:
 @pytest.fixture
 def bench(machines: Machines, tmp_path: Path) -> Bench:
     return Bench(machines, tmp_path)
-
-
-@pytest.fixture
-def boot(machines: Machines) -> Iterator[Callable[..., Box]]:
-    """Boots machines that end with the test, so that the next one finds their names and addresses free."""
-    booted: list[Box] = []
-
-    def one(name: str, address: str, **how: object) -> Box:
-        booted.append(machines.boot(name, address, **how))  # type: ignore[arg-type]
-        return booted[-1]
-
-    yield one
-    for box in booted:
-        box.stop()
 
 
 def pids(box: Box, program: str) -> list[str]:
@@ -305,7 +291,7 @@ def test_a_munge_that_cannot_work_is_refused(bench: Bench, boot: Callable[..., B
     box = boot("cl2", claim.address)
     console = bench.machines.console_of(box)
     box.run(["sh", "-c", "rm -rf /var/log/munge; ln -s /nonexistent/x /var/log/munge"])
-    with pytest.raises(CommandFailed, match="the machine's munge does not work: .*munge") as caught:
+    with pytest.raises(CommandFailed, match=r"the machine's munge does not work: .*munge") as caught:
         bench.prove(claim, console)
     assert caught.value.cause == "munge"
     assert isinstance(caught.value, NodeRefused)

@@ -1,0 +1,78 @@
+"""The order of the steps, and where secrets may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, cast
+
+import pytest
+
+from burstd.model.shape import Shape
+from burstd.node.checks import Expected
+from burstd.node.errors import CommandFailed
+from burstd.node.prove import ProofRequest, prove
+from burstd.node.session import Result, Session
+
+KEY = b"the cluster's munge key: 32 bytes"
+CREDENTIAL = "MUNGE:AwQFAACredential:"
+FACTS = "clock=1000.0\ncpus=2\nmemory_mib=1000\nfree_mib=1000\nslurmd=slurm 22.05.8\nmunge=munge-0.5\nend=1\n"
+
+
+class Recorder:
+    """Answers scripts from a list and remembers what it was asked."""
+
+    def __init__(self, answers: Sequence[Result]) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, bytes]] = []
+
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002, ARG002 - Session's
+        self.asked.append((" ".join([text, *args]), input))
+        return self.answers.pop(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+def request(cpus: int = 2, commands: dict[str, str] | None = None) -> ProofRequest:
+    expected = Expected(Shape(cpus, 1000), (22, 5, 8))
+    return ProofRequest(expected, KEY, lambda: CREDENTIAL + "\n", lambda: 1000.0, commands=commands or {})
+
+
+def test_secrets_travel_on_standard_input_alone() -> None:
+    recorder = Recorder([Result(0, FACTS, ""), Result(0, "", "")])
+    proof = prove(request(), lambda: cast("Session", recorder))
+    assert proof.failures == ()
+    (_, asking), (said, given) = recorder.asked
+    assert asking == b""
+    assert given == CREDENTIAL.encode() + b"\n" + KEY
+    assert KEY.decode() not in said
+    assert CREDENTIAL not in said
+    assert KEY.decode() not in repr(request())
+
+
+@pytest.mark.parametrize(
+    ("asked", "answers", "name"),
+    [
+        (request(cpus=3), [Result(0, FACTS, "")], "cpus"),
+        (request(commands={"scratch": "ls /scratch"}), [Result(0, FACTS, ""), Result(2, "", "ls: no")], "scratch"),
+    ],
+)
+def test_a_machine_that_differs_is_asked_nothing_more(asked: ProofRequest, answers: list[Result], name: str) -> None:
+    recorder = Recorder(answers)
+    proof = prove(asked, lambda: cast("Session", recorder))
+    assert [f.name for f in proof.failures] == [name]
+    assert recorder.answers == []
+    assert all(given == b"" for _, given in recorder.asked)
+
+
+def test_a_machine_that_cannot_say_what_it_is() -> None:
+    recorder = Recorder([Result(127, "", "sh: awk: not found")])
+    with pytest.raises(CommandFailed, match="could not say what it is: sh: awk: not found") as caught:
+        prove(request(), lambda: cast("Session", recorder))
+    assert caught.value.rc == 127

@@ -1,0 +1,83 @@
+"""A session with a real sshd: commands, files, and what happens when a machine goes silent."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from burstd.node.errors import CommandFailed, CommandTimedOut, ConnectionLost
+from burstd.node.hostkeys import HostKeys, Trust, keys_of_console
+from burstd.node.session import Session, Target, connect
+from providers.sandbox.box import Box
+from tests.node.conftest import Machines
+
+pytestmark = [pytest.mark.boxes, pytest.mark.usefixtures("head_network")]
+ADDRESS = "10.77.1.9"
+
+
+@pytest.fixture
+def box(boot: Callable[..., Box]) -> Box:
+    return boot("cl8", ADDRESS)
+
+
+@pytest.fixture
+def session(box: Box, machines: Machines) -> Iterator[Session]:
+    keys = keys_of_console(machines.console_of(box)())
+    with connect(Target(ADDRESS, machines.key), HostKeys(Trust.CONSOLE, keys)) as made:
+        assert {made.host_key} == keys
+        yield made
+
+
+def test_commands_arguments_and_streams(session: Session) -> None:
+    odd = "a 'b' \"c\" $HOME ; `id` \n x"
+    assert session.run(["printf", "%s|", odd, ""]).out == f"{odd}||"
+    done = session.script("cat; echo oops >&2; exit 3", input=b"\xff in")
+    assert (done.rc, done.out, done.err, done.complaint) == (3, "\ufffd in", "oops\n", "oops")
+    assert session.run(["false"]).complaint == "exit status 1"
+    assert session.run(["sh", "-c", "kill -9 $$"]).rc != 0
+    assert session.run(["no-such-command"]).rc == 127
+    assert session.run(["true"], input=b"x" * (8 << 20)).rc == 0  # it ends without reading
+    blob = os.urandom(3 << 20)
+    assert session.run(["sha256sum"], input=blob).out.split()[0] == hashlib.sha256(blob).hexdigest()
+    assert session.run(["sh", "-c", "seq 100000 >&2; seq 100000"]).out.endswith("100000\n")
+
+
+def test_a_file_is_put_whole_or_not_at_all(session: Session, box: Box) -> None:
+    content = os.urandom(100_000)
+    for _ in range(2):
+        session.put("/etc/some file", content, mode=0o440, owner="munge:adm")
+    assert box.path("/etc/some file").read_bytes() == content
+    assert box.run(["stat", "-c", "%U:%G %a", "/etc/some file"]).stdout == "munge:adm 440\n"
+    with pytest.raises(CommandFailed, match=r"/nonexistent/x could not be written on .*No such file"):
+        session.put("/nonexistent/x", b"x")
+    with pytest.raises(CommandFailed, match="nobody-at-all"):
+        session.put("/etc/some file", b"new", owner="nobody-at-all:adm")
+    assert box.path("/etc/some file").read_bytes() == content
+    assert box.run(["sh", "-c", "ls /etc | grep '^some'"]).stdout == "some file\n"
+
+
+def test_a_command_that_hangs(session: Session) -> None:
+    before = time.monotonic()
+    with pytest.raises(CommandTimedOut, match="more than 1 s for sleep"):
+        session.run(["sleep", "60"], timeout_s=1.0)
+    assert time.monotonic() - before < 5
+    with pytest.raises(ConnectionLost):
+        session.run(["true"])
+
+
+def test_a_command_that_keeps_talking_is_cut_off(session: Session) -> None:
+    with pytest.raises(ConnectionLost, match="more than 1048576 bytes of output"):
+        session.run(["yes"], timeout_s=20.0)
+
+
+def test_a_machine_that_dies_under_a_command(session: Session, box: Box) -> None:
+    killer = threading.Thread(target=lambda: box.run(["pkill", "-9", "-f", "sshd: root"], check=False))
+    killer.start()
+    with pytest.raises(ConnectionLost, match="hung up while it ran sh"):
+        session.run(["sh", "-c", "sleep 30"], timeout_s=20.0)
+    killer.join()

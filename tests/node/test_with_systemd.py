@@ -1,0 +1,96 @@
+"""A machine as clouds have them: systemd starts cloud-init, sshd, munge and slurmd from the packages' own units."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.offer import Offer
+from burstd.node.errors import SlurmdNotStarted
+from burstd.node.hostkeys import keys_of_console
+from burstd.node.prover import Site, SshProver
+from burstd.node.user_data import UserData, render
+from providers.sandbox.bootscript import cloud_init_files
+from providers.sandbox.box import BoxSpec
+from providers.sandbox.description import File
+from tests.lab.slurm_files import VERSIONS
+from tests.node.conftest import Machines
+from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box
+
+pytestmark = [
+    pytest.mark.boxes,
+    pytest.mark.slurm,
+    pytest.mark.skipif(cgroup2() is None, reason="systemd needs cgroup v2, and this machine has none mounted"),
+    pytest.mark.parametrize("cluster", ["trixie", "forky"], indirect=True),
+    pytest.mark.usefixtures("head_network"),
+]
+ADDRESS = "10.77.1.1"
+
+
+@pytest.fixture
+def machine(machines: Machines) -> Iterator[SystemdBox]:
+    """One that has booted from our user data."""
+    values = UserData("lab", "gpu", "sandbox", machines.public)
+    files = [
+        *cloud_init_files("cl1", render(values), {}),
+        File("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n"),
+        # As in the lab's other boxes, which have no cgroups of their own.
+        File("/etc/slurm/cgroup.conf", "CgroupPlugin=disabled\n"),
+    ]
+    layers = [machines.cluster.rootfs.path]
+    with systemd_box(machines.cluster.lab, BoxSpec("cl1", ADDRESS, layers, gpus=4, files=files, ssh=False)) as made:
+        yield made
+
+
+def test_units_start_what_is_started_by_hand_elsewhere(machines: Machines, machine: SystemdBox, tmp_path: Path) -> None:
+    cluster = machines.cluster
+    pool = cluster.pools[0]
+    offer = Offer("sandbox", "here", "a", "gpu4", spot=False, shape=pool.shape, price=Decimal(1))
+    claim = Claim(
+        "claim-1", "lab", "gpu", "cl1", offer, Cause.DEMAND, ClaimState.BOOTING, 0.0, 0.0, address=ADDRESS
+    )  # fmt: skip
+    site = Site(
+        key=machines.key, pins=tmp_path / "pins", munge_key=cluster.state / "munge.key", conf_server="head",
+        skip=frozenset({"cpus", "memory"}),
+    )  # fmt: skip
+
+    def prover(site: Site = site) -> SshProver:
+        version = VERSIONS[cluster.release][:2]
+        return SshProver(site, slurm_version=lambda: version, wall=time.time, credential=machines.credential)
+
+    # slurmd, which the packages enable, must not hold up the boot until it has a configuration.
+    assert machine.shows("slurmd", "ActiveState") == "inactive"
+    assert keys_of_console(machine.box.console())
+    for _ in range(2):
+        prover().prove(claim, pool, machine.box.console, lambda: None)
+    assert machine.shows("munge", "ActiveState") == "active"
+    assert machine.systemctl("is-enabled", "munge") == "enabled"
+
+    cluster.sh(f"scontrol update nodename=cl1 state=power_up && scontrol update nodename=cl1 nodeaddr={ADDRESS}")
+    with pytest.raises(SlurmdNotStarted, match=r"slurmd does not start: .*no-such-option"):
+        prover(replace(site, slurmd_options=("--no-such-option",))).start(claim, pool)
+    prover().start(claim, pool)
+    assert machine.shows("slurmd", "ActiveState") == "active"
+    pid = machine.shows("slurmd", "MainPID")
+    prover().start(claim, pool)
+    assert machine.shows("slurmd", "MainPID") == pid
+    cluster.wait(lambda: cluster.sh("sinfo -hn cl1 -o %t").split() == ["idle"], 30, "cl1 idle")
+
+    def words() -> list[str]:
+        pid = machine.shows("slurmd", "MainPID")
+        return machine.run(["cat", f"/proc/{pid}/cmdline"]).stdout.split("\0")
+
+    # It says that the node has booted once; a job outlives that slurmd is started again.
+    assert "-b" in words()
+    job = cluster.sh("cd /tmp; chmod 1777 /tmp; sbatch --parsable -p burst -w cl1 --wrap 'sleep 8'", "ada").strip()
+    cluster.wait(lambda: cluster.sh(f"squeue -hj {job} -o %T").strip() == "RUNNING", 30, "the job running")
+    machine.systemctl("restart", "slurmd")
+    assert "-b" not in words()
+    assert words()[words().index("-N") + 1] == "cl1"
+    cluster.wait(lambda: "COMPLETED" in cluster.sh(f"scontrol show job {job}"), 60, "the job done")
