@@ -51,3 +51,7 @@ class AnswerLost(Exception):
     def __init__(self, after_s: float) -> None:
         super().__init__("the answer was lost")
         self.after_s = after_s
+
+
+class Unreachable(Exception):
+    """Nothing listens there: the call was not even sent."""

@@ -1,0 +1,407 @@
+"""The contract of a provider, as tests. Subclass ProviderContract, give it a world to play in, run pytest.
+
+    from burstd.testing.provider_contract import CloudWorld, FaultContract, FaultWorld, ProviderContract
+
+    class TestMine(ProviderContract):
+        @pytest.fixture
+        def world(self) -> Iterator[CloudWorld]:
+            ...
+
+A world is an account that the tests have to themselves: a mock, a lab or the real thing. Where it can be told to
+break, subclass FaultContract too, with a FaultWorld. Needs pytest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+import pytest
+
+from burstd.model.errors import (
+    AuthFailed,
+    BadRequest,
+    CloudUnavailable,
+    InsufficientCapacity,
+    NotFound,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+)
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
+from burstd.model.offer import Offer
+from burstd.model.provider import ConsoleLog, Idempotency, LaunchRequest, Provider, QuotaReport
+
+OURS, THEIRS = "ours", "ours2"
+"""Two clusters of one account; one name begins with the other, as names do."""
+
+
+class CloudWorld(ABC):
+    """What the tests need of the cloud under test, beside the provider."""
+
+    image: str
+    page: int
+    """Instances to a page of the providers made here; small, so that a few instances fill several."""
+
+    @abstractmethod
+    def provider(self, cluster: str) -> Provider:
+        """A provider of the account, for a cluster."""
+
+    @abstractmethod
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Lets the cloud's time pass until the condition holds; fails the test when it does not in good time."""
+
+    @abstractmethod
+    def calls(self) -> int:
+        """Calls that the cloud has received so far."""
+
+    @abstractmethod
+    def user_data(self, instance_id: str) -> str:
+        """The user data that the instance was given, as the cloud knows it."""
+
+    def claim(self, word: str) -> str:
+        """A claim's id that this account never heard before; a world that is made anew may give the word itself."""
+        return word
+
+    def offer(self, provider: Provider) -> Offer:
+        """The offer to launch: any that has room for six machines."""
+        return provider.offers()[0]
+
+
+class Breakage(StrEnum):
+    """What a FaultWorld can be told to do wrong."""
+
+    CAPACITY = "capacity"
+    QUOTA = "quota"
+    RATE = "rate"
+    AUTH = "auth"
+    IMAGE = "image"
+    DOWN = "down"
+    """The next launch finds the service down; nothing is done."""
+    LOST = "lost"
+    """The next launch is carried out and its answer is lost."""
+    LIST_DOWN = "list-down"
+    """The next call for a page of instances fails."""
+    TERMINATE = "terminate"
+    """The next call to end an instance fails; nothing is done."""
+    LEAK = "leak"
+    """The next instance that ends leaves something behind."""
+
+
+class FaultWorld(CloudWorld):
+    """A cloud that can be told to break."""
+
+    @abstractmethod
+    def breaks(self, how: Breakage) -> None:
+        """Orders it, once."""
+
+
+def request(world: CloudWorld, provider: Provider, word: str, cluster: str = OURS) -> LaunchRequest:
+    """A request as burstd makes them. In what follows a claim is named by a word that the world makes unique."""
+    claim = world.claim(word)
+    tags = {TAG_CLUSTER: cluster, TAG_CLAIM: claim, "burstd-slot": f"slot-{claim}"}
+    user_data = "#cloud-config\n# of no claim in particular: \u00e9 $x\n"
+    return LaunchRequest(claim, f"{cluster}-{claim}", world.offer(provider), world.image, user_data, tags)
+
+
+def launch(world: CloudWorld, provider: Provider, *claims: str, cluster: str = OURS) -> list[Instance]:
+    """Launches one instance for each claim and waits until all are listed."""
+    made = []
+    for outcome in provider.launch([request(world, provider, claim, cluster) for claim in claims]):
+        assert isinstance(outcome.result, Instance), outcome
+        made.append(outcome.result)
+    world.until(lambda: {i.id for i in made} <= {i.id for i in provider.instances()})
+    return made
+
+
+def live(provider: Provider) -> list[Instance]:
+    """Instances that have not ended, by claim."""
+    return sorted((i for i in provider.instances() if not i.state.ended), key=lambda i: i.claim_id)
+
+
+def end_all(world: CloudWorld, provider: Provider) -> None:
+    """Ends everything of a cluster, with what it leaves."""
+    provider.terminate([i.id for i in live(provider)])
+    world.until(lambda: not live(provider))
+    provider.remove([left for left in provider.leftovers() if not left.attached_to])
+    world.until(lambda: not list(provider.leftovers()))
+
+
+def outcome_of(world: CloudWorld, provider: Provider, claim: str) -> Instance | ProviderError:
+    """What comes of one launch."""
+    (outcome,) = provider.launch([request(world, provider, claim)])
+    assert outcome.claim_id == world.claim(claim)
+    return outcome.result
+
+
+class ProviderContract:
+    """What every provider must do on a cloud that does what it should."""
+
+    @pytest.fixture
+    def world(self) -> CloudWorld:
+        """To be overridden."""
+        raise NotImplementedError
+
+    def test_says_what_it_is(self, world: CloudWorld) -> None:
+        """Name and promises."""
+        provider = world.provider(OURS)
+        assert provider.name
+        assert provider.idempotency in Idempotency
+        assert provider.settle_s >= 0
+
+    def test_offers_are_distinct_and_complete(self, world: CloudWorld) -> None:
+        """An offer is known by its id, over all zones, types and markets."""
+        provider = world.provider(OURS)
+        offers = provider.offers()
+        assert offers
+        assert max(Counter(o.id for o in offers).values()) == 1
+        for offer in offers:
+            assert offer.provider == provider.name
+            assert offer.zone
+            assert offer.instance_type
+            assert offer.price >= 0
+            assert offer.shape.cpus > 0
+            assert offer.shape.memory_mib > 0
+
+    def test_a_launch_gives_an_instance_of_its_claim(self, world: CloudWorld) -> None:
+        """One outcome for each request, and the list says the same as the answer."""
+        provider = world.provider(OURS)
+        asked = [request(world, provider, claim) for claim in ("c1", "c2", "c3")]
+        outcomes = provider.launch(asked)
+        assert [o.claim_id for o in outcomes] == [r.claim_id for r in asked]
+        world.until(lambda: len(live(provider)) == 3)
+        for instance, made in zip(live(provider), asked, strict=True):
+            assert (instance.claim_id, instance.name) == (made.claim_id, made.name)
+            assert made.tags.items() <= dict(instance.tags).items()
+            assert (instance.provider, instance.zone) == (provider.name, made.offer.zone)
+            assert (instance.instance_type, instance.spot) == (made.offer.instance_type, made.offer.spot)
+            assert instance.launched > 0
+            answer = next(o.result for o in outcomes if o.claim_id == made.claim_id)
+            assert isinstance(answer, Instance)
+            assert answer.id == instance.id
+        end_all(world, provider)
+
+    def test_an_instance_comes_to_run_at_an_address_of_its_own(self, world: CloudWorld) -> None:
+        """That is all that burstd waits for before it tries to reach it."""
+        provider = world.provider(OURS)
+        launch(world, provider, "c1", "c2")
+        world.until(lambda: all(i.state is InstanceState.RUNNING and i.address for i in live(provider)))
+        assert len({i.address for i in live(provider)}) == 2
+        end_all(world, provider)
+
+    def test_asking_twice_makes_one(self, world: CloudWorld) -> None:
+        """At once where a token or name keeps it so; after settling where burstd must look first."""
+        provider = world.provider(OURS)
+        (first,) = launch(world, provider, "c1")
+        if provider.idempotency is not Idempotency.SETTLE:
+            again = outcome_of(world, provider, "c1")
+            assert isinstance(again, Instance)
+            assert again.id == first.id
+            both = provider.launch([request(world, provider, "c1")] * 2)
+            assert {o.result.id for o in both if isinstance(o.result, Instance)} == {first.id}
+        assert [i.id for i in live(provider) if i.claim_id == first.claim_id] == [first.id]
+        end_all(world, provider)
+
+    def test_another_process_asking_again_makes_one(self, world: CloudWorld) -> None:
+        """After a crash the request is repeated by a provider that remembers nothing."""
+        provider = world.provider(OURS)
+        (first,) = launch(world, provider, "c1")
+        provider.close()
+        again = world.provider(OURS)
+        if again.idempotency is not Idempotency.SETTLE:
+            result = outcome_of(world, again, "c1")
+            assert isinstance(result, Instance)
+            assert result.id == first.id
+        assert len(live(again)) == 1
+        end_all(world, again)
+
+    def test_user_data_arrives_unchanged(self, world: CloudWorld) -> None:
+        """Letters beyond ASCII and dollar signs too."""
+        provider = world.provider(OURS)
+        (instance,) = launch(world, provider, "c1")
+        assert world.user_data(instance.id) == request(world, provider, "c1").user_data
+        end_all(world, provider)
+
+    def test_neighbours_are_not_seen(self, world: CloudWorld) -> None:
+        """Neither instances nor leftovers of another cluster on the account."""
+        ours, theirs = world.provider(OURS), world.provider(THEIRS)
+        (mine,) = launch(world, ours, "c1")
+        (other,) = launch(world, theirs, "t1", cluster=THEIRS)
+        assert [i.id for i in live(ours)] == [mine.id]
+        assert [i.id for i in live(theirs)] == [other.id]
+        assert {left.claim_id for left in ours.leftovers()} <= {mine.claim_id}
+        end_all(world, ours)
+        assert [i.id for i in live(theirs)] == [other.id]
+        end_all(world, theirs)
+
+    def test_lists_of_many_pages_are_whole(self, world: CloudWorld) -> None:
+        """Each instance once, and calls grow with pages, not with instances."""
+        provider = world.provider(OURS)
+        count = 2 * world.page + 1
+        launch(world, provider, *(f"c{n}" for n in range(count)))
+        before = world.calls()
+        expected = Counter(world.claim(f"c{n}") for n in range(count))
+        assert Counter(i.claim_id for i in provider.instances() if not i.state.ended) == expected
+        assert world.calls() - before <= 4
+        end_all(world, provider)
+
+    def test_terminate_until_gone(self, world: CloudWorld) -> None:
+        """May be repeated, also for what is gone, and takes with it what belonged to the instance."""
+        provider = world.provider(OURS)
+        gone, kept = launch(world, provider, "c1", "c2")
+        provider.terminate([gone.id])
+        provider.terminate([gone.id])
+        world.until(lambda: [i.id for i in live(provider)] == [kept.id])
+        provider.terminate([gone.id, kept.id])
+        world.until(lambda: not live(provider))
+        provider.terminate([gone.id, kept.id])
+        provider.terminate([])
+        world.until(lambda: not list(provider.leftovers()))
+
+    def test_leftovers_in_use_say_of_what(self, world: CloudWorld) -> None:
+        """What is attached to an instance is either not listed or listed with the instance."""
+        provider = world.provider(OURS)
+        (instance,) = launch(world, provider, "c1")
+        for left in provider.leftovers():
+            expected = (provider.name, instance.claim_id, instance.id)
+            assert (left.provider, left.claim_id, left.attached_to) == expected
+        end_all(world, provider)
+
+    @pytest.mark.parametrize("wrong", ["image", "type", "zone"])
+    def test_what_can_never_be_is_a_bad_request(self, world: CloudWorld, wrong: str) -> None:
+        """And is told of its own request only."""
+        provider = world.provider(OURS)
+        good = request(world, provider, "c1")
+        bad = request(world, provider, "c2")
+        if wrong == "image":
+            bad = replace(bad, image="no-such-image")
+        elif wrong == "type":
+            bad = replace(bad, offer=replace(bad.offer, instance_type="no-such-type"))
+        else:
+            bad = replace(bad, offer=replace(bad.offer, zone="no-such-zone"))
+        results = {o.claim_id: o.result for o in provider.launch([bad, good])}
+        assert isinstance(results[good.claim_id], Instance)
+        assert isinstance(results[bad.claim_id], BadRequest), results[bad.claim_id]
+        world.until(lambda: [i.claim_id for i in live(provider)] == [good.claim_id])
+        end_all(world, provider)
+
+    def test_optional_abilities(self, world: CloudWorld) -> None:
+        """What a provider says it can do, it does."""
+        provider = world.provider(OURS)
+        (instance,) = launch(world, provider, "c1")
+        if isinstance(provider, ConsoleLog):
+            world.until(lambda: isinstance(provider, ConsoleLog) and provider.console(instance.id) != "")
+            with pytest.raises(NotFound):
+                provider.console("no-such-instance")
+        if isinstance(provider, QuotaReport):
+            for quota in provider.quotas():
+                assert quota.used >= 0
+                assert quota.name
+        end_all(world, provider)
+
+
+REFUSALS: Sequence[tuple[Breakage, type[ProviderError]]] = (
+    (Breakage.CAPACITY, InsufficientCapacity),
+    (Breakage.QUOTA, QuotaExceeded),
+    (Breakage.RATE, RateLimited),
+    (Breakage.AUTH, AuthFailed),
+    (Breakage.IMAGE, BadRequest),
+    (Breakage.DOWN, CloudUnavailable),
+)
+
+
+class FaultContract:
+    """What every provider must do on a cloud that breaks."""
+
+    @pytest.fixture
+    def world(self) -> FaultWorld:
+        """To be overridden."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize(("how", "error"), REFUSALS, ids=[how.value for how, _ in REFUSALS])
+    def test_each_refusal_has_its_error(self, world: FaultWorld, how: Breakage, error: type[ProviderError]) -> None:
+        """So that burstd knows what to do next; nothing was made, and the next try works."""
+        provider = world.provider(OURS)
+        world.breaks(how)
+        result = outcome_of(world, provider, "c1")
+        assert type(result) is error, repr(result)
+        assert str(result)
+        assert live(provider) == []
+        assert isinstance(outcome_of(world, provider, "c1"), Instance)
+        world.until(lambda: len(live(provider)) == 1)
+        end_all(world, provider)
+
+    def test_one_refusal_is_of_one_request(self, world: FaultWorld) -> None:
+        """The others of the same call are served."""
+        provider = world.provider(OURS)
+        world.breaks(Breakage.CAPACITY)
+        outcomes = provider.launch([request(world, provider, f"c{n}") for n in range(3)])
+        assert sum(isinstance(o.result, InsufficientCapacity) for o in outcomes) == 1
+        assert sum(isinstance(o.result, Instance) for o in outcomes) == 2
+        world.until(lambda: len(live(provider)) == 2)
+        end_all(world, provider)
+
+    def test_a_lost_answer_is_an_unknown_outcome(self, world: FaultWorld) -> None:
+        """The instance is found by its claim, and asking again makes no second one."""
+        provider = world.provider(OURS)
+        world.breaks(Breakage.LOST)
+        result = outcome_of(world, provider, "c1")
+        assert isinstance(result, OutcomeUnknown), repr(result)
+        world.until(lambda: [i.claim_id for i in live(provider)] == [world.claim("c1")])
+        if provider.idempotency is not Idempotency.SETTLE:
+            again = outcome_of(world, provider, "c1")
+            assert isinstance(again, Instance)
+            assert [i.id for i in live(provider)] == [again.id]
+        end_all(world, provider)
+
+    def test_a_list_that_cannot_be_read_is_no_empty_list(self, world: FaultWorld) -> None:
+        """Nor a short one when a later page fails."""
+        provider = world.provider(OURS)
+        launch(world, provider, *(f"c{n}" for n in range(world.page + 1)))
+        world.breaks(Breakage.LIST_DOWN)
+        with pytest.raises(CloudUnavailable):
+            list(provider.instances())
+        pages = provider.instances()
+        for _ in range(world.page):
+            next(pages)
+        world.breaks(Breakage.LIST_DOWN)
+        with pytest.raises(CloudUnavailable):
+            list(pages)
+        assert len(list(provider.instances())) == world.page + 1
+        end_all(world, provider)
+
+    def test_a_failed_termination_is_told_and_may_be_repeated(self, world: FaultWorld) -> None:
+        """The others of the same call are ended all the same."""
+        provider = world.provider(OURS)
+        made = launch(world, provider, "c1", "c2")
+        world.breaks(Breakage.TERMINATE)
+        with pytest.raises(ProviderError):
+            provider.terminate([i.id for i in made])
+        world.until(lambda: len(live(provider)) == 1)
+        provider.terminate([i.id for i in made])
+        world.until(lambda: not live(provider))
+
+    def test_a_leak_is_found_and_removed_by_its_owner_only(self, world: FaultWorld) -> None:
+        """A neighbour is refused; removing twice is no error."""
+        provider, neighbour = world.provider(OURS), world.provider(THEIRS)
+        (instance,) = launch(world, provider, "c1")
+        world.breaks(Breakage.LEAK)
+        provider.terminate([instance.id])
+        world.until(lambda: not live(provider) and _free(provider) != [])
+        leaked = _free(provider)
+        assert {left.claim_id for left in leaked} == {instance.claim_id}
+        assert list(neighbour.leftovers()) == []
+        with pytest.raises(BadRequest):
+            neighbour.remove(leaked)
+        assert _free(provider) == leaked
+        provider.remove(leaked)
+        world.until(lambda: not list(provider.leftovers()))
+        provider.remove(leaked)
+
+
+def _free(provider: Provider) -> list[Leftover]:
+    return [left for left in provider.leftovers() if not left.attached_to]

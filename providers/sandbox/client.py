@@ -1,0 +1,215 @@
+"""How a client calls the sandbox cloud: one protocol, over HTTP or in this process. Both refuse in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from providers.sandbox import wire
+from providers.sandbox.cloud import PAGE, Cloud
+from providers.sandbox.refusals import AnswerLost, Code, Refused, Unreachable
+
+Kind = str
+"""``volume`` or ``port``."""
+M = TypeVar("M", bound=BaseModel)
+_OFFERS = TypeAdapter(list[wire.OfferView])
+
+
+class CloudApi(Protocol):
+    """The calls of a provider. All raise Refused, AnswerLost or Unreachable."""
+
+    parallel: int
+    """Calls that may usefully run side by side."""
+
+    def offers(self) -> list[wire.OfferView]:
+        """All that is sold."""
+        ...
+
+    def launch(self, body: wire.LaunchBody) -> wire.InstanceView:
+        """Makes one instance, or gives back the one that its token made."""
+        ...
+
+    def instances(self, tags: Mapping[str, str], limit: int, marker: str) -> wire.PageView[wire.InstanceView]:
+        """A page of the instances with these tags."""
+        ...
+
+    def terminate(self, instance_id: str) -> None:
+        """Ends one."""
+        ...
+
+    def console(self, instance_id: str) -> str:
+        """Its console's output."""
+        ...
+
+    def parts(self, kind: Kind, tags: Mapping[str, str], limit: int, marker: str) -> wire.PageView[wire.PartView]:
+        """A page of the volumes or ports with these tags."""
+        ...
+
+    def remove(self, kind: Kind, part_id: str) -> None:
+        """Removes one that belongs to no instance."""
+        ...
+
+    def quota(self) -> wire.QuotaView:
+        """Limit and use."""
+        ...
+
+    def close(self) -> None:
+        """Gives connections back."""
+        ...
+
+
+class DirectApi:
+    """A cloud in this process. What it returns has been through the wire's models, as over HTTP."""
+
+    parallel = 1
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+
+    def offers(self) -> list[wire.OfferView]:
+        """See CloudApi."""
+        return wire.offer_views(self._cloud.catalog, self._cloud.offers())
+
+    def launch(self, body: wire.LaunchBody) -> wire.InstanceView:
+        """See CloudApi."""
+        return wire.InstanceView.of(self._cloud.launch(body.request()))
+
+    def instances(
+        self, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
+    ) -> wire.PageView[wire.InstanceView]:
+        """See CloudApi."""
+        return wire.instances_page(self._cloud.instances(tags, limit, marker))
+
+    def terminate(self, instance_id: str) -> None:
+        """See CloudApi."""
+        self._cloud.terminate(instance_id)
+
+    def console(self, instance_id: str) -> str:
+        """See CloudApi."""
+        return self._cloud.console(instance_id)
+
+    def parts(
+        self, kind: Kind, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
+    ) -> wire.PageView[wire.PartView]:
+        """See CloudApi."""
+        return wire.parts_page(self._cloud.parts(kind, tags, limit, marker))
+
+    def remove(self, kind: Kind, part_id: str) -> None:
+        """See CloudApi."""
+        self._cloud.remove(kind, part_id)
+
+    def quota(self) -> wire.QuotaView:
+        """See CloudApi."""
+        limit, used = self._cloud.quota()
+        return wire.QuotaView(limit=limit, used=used)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class HttpApi:
+    """A cloud server. ``url`` without the version, ``timeout_s`` for each step of a call; ``socket``: a unix socket.
+
+    The token is read from its file for every call, so that it can be changed while we run.
+    """
+
+    parallel = 8
+
+    def __init__(self, url: str, token_file: Path | None, timeout_s: float, socket: Path | None = None) -> None:
+        self._token_file = token_file
+        self._http = httpx.Client(
+            base_url=url.rstrip("/") + "/v1",
+            timeout=timeout_s,
+            transport=None if socket is None else httpx.HTTPTransport(uds=str(socket)),
+            trust_env=False,
+        )
+
+    def offers(self) -> list[wire.OfferView]:
+        """See CloudApi."""
+        answer = self._call("GET", "/offers")
+        try:
+            return _OFFERS.validate_json(answer.content)
+        except ValidationError as error:
+            raise AnswerLost(0.0) from error
+
+    def launch(self, body: wire.LaunchBody) -> wire.InstanceView:
+        """See CloudApi."""
+        return _read(wire.InstanceView, self._call("POST", "/instances", json=body.model_dump(mode="json")))
+
+    def instances(
+        self, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
+    ) -> wire.PageView[wire.InstanceView]:
+        """See CloudApi."""
+        answer = self._call("GET", "/instances", params=_page_of(tags, limit, marker))
+        return _read(wire.PageView[wire.InstanceView], answer)
+
+    def terminate(self, instance_id: str) -> None:
+        """See CloudApi."""
+        self._call("DELETE", f"/instances/{instance_id}")
+
+    def console(self, instance_id: str) -> str:
+        """See CloudApi."""
+        return self._call("GET", f"/instances/{instance_id}/console").text
+
+    def parts(
+        self, kind: Kind, tags: Mapping[str, str], limit: int = PAGE, marker: str = ""
+    ) -> wire.PageView[wire.PartView]:
+        """See CloudApi."""
+        return _read(wire.PageView[wire.PartView], self._call("GET", f"/{kind}s", params=_page_of(tags, limit, marker)))
+
+    def remove(self, kind: Kind, part_id: str) -> None:
+        """See CloudApi."""
+        self._call("DELETE", f"/{kind}s/{part_id}")
+
+    def quota(self) -> wire.QuotaView:
+        """See CloudApi."""
+        return _read(wire.QuotaView, self._call("GET", "/quota"))
+
+    def close(self) -> None:
+        """Gives connections back."""
+        self._http.close()
+
+    def _call(self, method: str, path: str, **parts: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, headers=self._headers(), **parts)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Unreachable(f"{self._http.base_url} cannot be reached: {error}") from error
+        except httpx.TransportError as error:
+            raise AnswerLost(0.0) from error
+        if answer.is_success:
+            return answer
+        raise _refusal(answer)
+
+    def _headers(self) -> dict[str, str]:
+        if self._token_file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {self._token_file.read_text(encoding='utf-8').strip()}"}
+        except OSError as error:
+            raise Refused(Code.AUTH, f"the token in {self._token_file} cannot be read: {error.strerror}") from error
+
+
+def _page_of(tags: Mapping[str, str], limit: int, marker: str) -> dict[str, str | int | list[str]]:
+    return {"tag": [f"{name}={value}" for name, value in tags.items()], "limit": limit, "marker": marker}
+
+
+def _read(model: type[M], answer: httpx.Response) -> M:
+    try:
+        return model.model_validate_json(answer.content)
+    except ValidationError as error:
+        raise AnswerLost(0.0) from error
+
+
+def _refusal(answer: httpx.Response) -> Refused:
+    try:
+        error = answer.json()["error"]
+        code, message = Code(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        code = Code.INTERNAL if answer.is_server_error else Code.BAD_REQUEST
+        message = f"the answer is {answer.status_code} {answer.reason_phrase}"
+    wait = answer.headers.get("retry-after", "0")
+    return Refused(code, message, float(wait) if wait.replace(".", "", 1).isdigit() else 0.0)

@@ -1,0 +1,239 @@
+"""The provider of the sandbox cloud: burstd's side of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from burstd.model.errors import (
+    AuthFailed,
+    BadRequest,
+    CloudUnavailable,
+    InsufficientCapacity,
+    NotFound,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+)
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
+from burstd.model.offer import Offer
+from burstd.model.provider import Idempotency, LaunchOutcome, LaunchRequest, Provider, ProviderPlugin, Quota
+from burstd.model.shape import Gres, Shape
+from providers.sandbox import wire
+from providers.sandbox.client import CloudApi, HttpApi
+from providers.sandbox.refusals import AnswerLost, Code, Refused, Unreachable
+
+PARTS = ("volume", "port")
+R = TypeVar("R")
+T = TypeVar("T")
+V = TypeVar("V", wire.InstanceView, wire.PartView)
+_ERRORS: dict[Code, type[ProviderError]] = {
+    Code.CAPACITY: InsufficientCapacity,
+    Code.QUOTA: QuotaExceeded,
+    Code.BAD_REQUEST: BadRequest,
+    Code.TOKEN_REUSED: BadRequest,
+    Code.IN_USE: BadRequest,
+    Code.RATE: RateLimited,
+    Code.AUTH: AuthFailed,
+    Code.NOT_FOUND: NotFound,
+    Code.UNAVAILABLE: CloudUnavailable,
+}
+
+
+class SandboxSettings(BaseModel):
+    """``[providers.NAME]`` of kind ``sandbox``. Times in seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = "http://10.77.0.1:8470"
+    token_file: Path = Field(default=Path("/etc/burstd/sandbox.token"), json_schema_extra={"secret": True})
+    image: str = "debian"
+    """Of pools whose rules name none."""
+    timeout_s: Annotated[float, Field(gt=0)] = 10.0
+    settle_s: Annotated[float, Field(ge=0)] = 5.0
+    """Longer than the cloud's list lag."""
+    page: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class SandboxProvider:
+    """A cloud of boxes on one machine. Launches are idempotent by the claim's id, which is the token."""
+
+    idempotency = Idempotency.TOKEN
+
+    def __init__(
+        self, name: str, cluster: str, api: CloudApi, *, image: str = "debian", settle_s: float = 5.0, page: int = 100
+    ) -> None:
+        self.name = name
+        self.settle_s = settle_s
+        self._cluster = cluster
+        self._api = api
+        self._image = image
+        self._page = page
+        self._ours = {TAG_CLUSTER: cluster}
+
+    def offers(self) -> Sequence[Offer]:
+        """What is sold, in one call."""
+        return [
+            Offer(self.name, o.region, o.zone, o.type, o.spot, _shape(o), o.price, o.currency)
+            for o in _ask(self._api.offers)
+        ]
+
+    def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
+        """One call for each, some side by side."""
+        return self._side_by_side(self._launch, requests)
+
+    def _launch(self, request: LaunchRequest) -> LaunchOutcome:
+        offer = request.offer
+        body = wire.LaunchBody(
+            token=request.claim_id,
+            name=request.name,
+            zone=offer.zone,
+            type=offer.instance_type,
+            image=request.image or self._image,
+            spot=offer.spot,
+            user_data=request.user_data,
+            tags={**request.tags, TAG_CLUSTER: self._cluster, TAG_CLAIM: request.claim_id},
+        )
+        try:
+            return LaunchOutcome(request.claim_id, self._instance(_tell(lambda: self._api.launch(body))))
+        except ProviderError as error:
+            return LaunchOutcome(request.claim_id, error)
+
+    def instances(self) -> Iterator[Instance]:
+        """Ours, page by page."""
+        return map(self._instance, self._pages(self._api.instances))
+
+    def terminate(self, instance_ids: Sequence[str]) -> None:
+        """One call for each, some side by side; the first error is raised when all were tried."""
+        errors = self._side_by_side(lambda i: _trouble(lambda: self._api.terminate(i)), instance_ids)
+        _raise_first(errors)
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """Our volumes and ports, those in use too, page by page."""
+        return chain.from_iterable(map(self._leftovers, PARTS))
+
+    def _leftovers(self, kind: str) -> Iterator[Leftover]:
+        for part in self._pages(lambda *page: self._api.parts(kind, *page)):
+            yield Leftover(kind, part.id, self.name, part.tags.get(TAG_CLAIM, ""), part.attached_to)
+
+    def remove(self, leftovers: Sequence[Leftover]) -> None:
+        """Looks first whether they are ours: a few pages, then one call for each."""
+        wanted = {(left.kind, left.id) for left in leftovers}
+        ours = self._among(wanted, self._ours)
+        strange = self._among(wanted - ours, {}) if wanted - ours else set()
+        if strange:
+            listed = ", ".join(f"{kind} {part_id}" for kind, part_id in sorted(strange))
+            raise BadRequest(f"{listed} does not bear the tag of cluster {self._cluster}")
+        _raise_first([_trouble(lambda k=kind, p=part: self._api.remove(k, p)) for kind, part in sorted(ours)])  # type: ignore[misc]
+
+    def _among(self, wanted: set[tuple[str, str]], tags: Mapping[str, str]) -> set[tuple[str, str]]:
+        """Those of the wanted parts that are there with these tags."""
+        kinds = sorted({kind for kind, _ in wanted} & set(PARTS))
+        there = (p for kind in kinds for p in self._pages(lambda *page, k=kind: self._api.parts(k, *page), tags))
+        return wanted & {(part.kind, part.id) for part in there}
+
+    def console(self, instance_id: str) -> str:
+        """The console's output so far."""
+        return _ask(lambda: self._api.console(instance_id))
+
+    def quotas(self) -> Sequence[Quota]:
+        """The limit of instances."""
+        quota = _ask(self._api.quota)
+        return [Quota("instances", quota.limit, quota.used)]
+
+    def close(self) -> None:
+        """Gives connections back."""
+        self._api.close()
+
+    def _pages(
+        self,
+        read: Callable[[Mapping[str, str], int, str], wire.PageView[V]],
+        tags: Mapping[str, str] | None = None,
+    ) -> Iterator[V]:
+        marker = ""
+        while True:
+            page = _ask(lambda: read(self._ours if tags is None else tags, self._page, marker))  # noqa: B023 - called at once
+            yield from page.items
+            marker = page.next
+            if not marker:
+                return
+
+    def _instance(self, view: wire.InstanceView) -> Instance:
+        return Instance(
+            id=view.id,
+            provider=self.name,
+            state=InstanceState(view.state.value),
+            claim_id=view.tags.get(TAG_CLAIM, ""),
+            tags=view.tags,
+            name=view.name,
+            zone=view.zone,
+            instance_type=view.type,
+            spot=view.spot,
+            address=view.address,
+            launched=view.created,
+            error=view.error,
+        )
+
+    def _side_by_side(self, call: Callable[[T], R], things: Sequence[T]) -> list[R]:
+        if len(things) < 2 or self._api.parallel < 2:
+            return [call(thing) for thing in things]
+        with ThreadPoolExecutor(min(len(things), self._api.parallel)) as pool:
+            return list(pool.map(call, things))
+
+
+def _shape(offer: wire.OfferView) -> Shape:
+    gres = (Gres("gpu", offer.gpu_type, offer.gpus),) if offer.gpus else ()
+    return Shape(offer.cpus, offer.memory_mib, gres)
+
+
+def _ask(call: Callable[[], R]) -> R:
+    """A call that changes nothing: without an answer, the cloud is unavailable."""
+    try:
+        return call()
+    except (AnswerLost, Unreachable) as error:
+        raise CloudUnavailable(str(error)) from error
+    except Refused as no:
+        raise _ERRORS.get(no.code, CloudUnavailable)(str(no), retry_after_s=no.retry_after_s) from no
+
+
+def _tell(call: Callable[[], R]) -> R:
+    """A call that changes something: without a clear answer, its outcome is unknown."""
+    try:
+        return call()
+    except Unreachable as error:
+        raise CloudUnavailable(str(error)) from error
+    except AnswerLost as error:
+        raise OutcomeUnknown(str(error)) from error
+    except Refused as no:
+        raise _ERRORS.get(no.code, OutcomeUnknown)(str(no), retry_after_s=no.retry_after_s) from no
+
+
+def _trouble(call: Callable[[], None]) -> ProviderError | None:
+    """The error of a call that ends something, none when it is gone already."""
+    try:
+        _tell(call)
+    except NotFound:
+        return None
+    except ProviderError as error:
+        return error
+    return None
+
+
+def _raise_first(errors: Sequence[ProviderError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _make(name: str, cluster: str, settings: SandboxSettings) -> Provider:
+    api = HttpApi(settings.url, settings.token_file, settings.timeout_s)
+    return SandboxProvider(name, cluster, api, image=settings.image, settle_s=settings.settle_s, page=settings.page)
+
+
+plugin = ProviderPlugin("sandbox", SandboxSettings, _make)
