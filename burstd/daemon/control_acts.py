@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import structlog
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,7 +30,6 @@ from burstd.slurm.hostlist import HostlistError, expand
 TEN_YEARS_S = 10 * 366 * 86400.0
 Words = Annotated[str, Field(max_length=1000)]
 
-log = structlog.get_logger(__name__)
 router = APIRouter(prefix="/v1")
 
 
@@ -128,7 +126,6 @@ def _done(office: Office, command: Command) -> DoneView:
 
 def _result(office: Office, command: Command) -> CommandResult:
     result = office.command(command)
-    log.info("command", command=type(command).__name__, by=command.by, done=result.done, text=result.text)
     if not result.done:
         raise Denied(409, result.text)
     return result

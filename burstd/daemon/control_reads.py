@@ -68,7 +68,7 @@ def get_node(name: str, you: You, office: Daemon) -> NodeDetailView:
         found = node_of(claim, None, None, you, seen, now)
     history: list[EventView] = []
     if found.claim and you.alone(reader.claim(found.claim).users):
-        history = [event(e) for e in reader.events(subject=claim_subject(found.claim), limit=MOST)]
+        history = [event(e, found.slot) for e in reader.events(subject=claim_subject(found.claim), limit=MOST)]
     elif you.admin:
         history = [event(e) for e in reversed(reader.events(subject=f"slot:{found.slot}", newest=True, limit=100))]
     return NodeDetailView(now=when(now), node=found, history=history)
@@ -157,13 +157,12 @@ def get_events(
     read = max((e.seq for e in found), default=0)
     # Where there is more to come the next question begins after what was given, else after all there is.
     last = read if not newest and len(found) >= limit else max(last, read)
+    shown = sorted((e for e in found if e.time >= since), key=lambda e: e.seq)
+    slots = _slots(shown, office)
+    views = [event(e, slots.get(e.subject, "")) for e in shown]
     return EventsView(
         now=when(office.now()),
-        events=[
-            event(e) if e.subject not in hidden else event(e).model_copy(update={"reason": ""})
-            for e in sorted(found, key=lambda e: e.seq)
-            if e.time >= since
-        ],
+        events=[v.model_copy(update={"reason": ""}) if v.subject in hidden else v for v in views],
         last=last,
     )
 
@@ -218,6 +217,16 @@ def _readable(snapshot: Snapshot) -> None:
     """An empty answer about jobs must not stand for a Slurm that does not answer."""
     if isinstance(snapshot.slurm, Unavailable):
         raise Denied(503, f"Slurm cannot be read: {snapshot.slurm.error}")
+
+
+def _slots(events: Sequence[Event], office: Office) -> dict[str, str]:
+    """The slots of claims, by the subjects under which their events are logged."""
+    latest = office.latest()
+    known = {claim_subject(c.id): c.slot for c in latest[0].claims} if latest else {}
+    gone = {e.subject for e in events if e.subject.startswith("claim:")} - known.keys()
+    if len(gone) > 20:
+        return {claim_subject(c.id): c.slot for c in office.reader.find(limit=MOST)} | known
+    return known | {subject: office.reader.claim(subject.removeprefix("claim:")).slot for subject in gone}
 
 
 def _of_claims(reader: Records, you: Caller, node: str, claim: str, after: int, limit: int) -> Sequence[Event]:

@@ -227,6 +227,9 @@ class EventView(View):
     seq: int
     time: datetime
     subject: str
+    """``claim:ID``, ``job:ID``, ``pool:NAME``, ``slot:NODE``, ``breaker:KEY``, ``meta:KEY``, ``daemon`` ..."""
+    node: str
+    """The node of a claim or slot; empty for other subjects."""
     old: str
     new: str
     reason: str

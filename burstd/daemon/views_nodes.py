@@ -106,12 +106,13 @@ def slurm_node(node: Node | None) -> SlurmNodeView | None:
     )
 
 
-def event(entry: Event) -> EventView:
+def event(entry: Event, node: str = "") -> EventView:
     """An entry of the log. Its data stay inside: they name jobs and users of every kind."""
     return EventView(
         seq=entry.seq,
         time=when(entry.time),
         subject=entry.subject,
+        node=node or (entry.subject.removeprefix("slot:") if entry.subject.startswith("slot:") else ""),
         old=entry.old,
         new=entry.new,
         reason=entry.reason,

@@ -1,0 +1,80 @@
+"""burstctl: puts the commands together."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from burstd.cli import bill, check, config, event, job, node, plan, scale, status
+from burstd.cli.session import DEFAULT_SOCKET, Code, Json, Shared
+
+app = typer.Typer(
+    name="burstctl",
+    help="See and steer burstd, which makes clouds look like one more Slurm partition.",
+    epilog="Exit codes: 0 ok, 1 a negative answer, 2 usage, 3 burstd unreachable, 4 forbidden, 5 not found.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        try:
+            typer.echo(f"burstctl {version('burstd')}")
+        except PackageNotFoundError:
+            typer.echo("burstctl, not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def shared(
+    ctx: typer.Context,
+    json: Json = False,
+    socket: Annotated[
+        Path, typer.Option(envvar="BURSTD_SOCKET", metavar="PATH", help="The daemon's control socket.")
+    ] = DEFAULT_SOCKET,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What every command takes, before it or after it."""
+    del show_version
+    ctx.obj = Shared(json, socket)
+
+
+app.command()(status.status)
+app.command()(scale.scale)
+app.add_typer(node.app, name="node")
+app.add_typer(job.app, name="job")
+app.command()(job.explain)
+app.add_typer(event.app, name="event")
+app.command()(plan.plan)
+app.command()(plan.hold)
+app.command()(plan.unhold)
+app.command()(bill.bill)
+app.add_typer(config.app, name="config")
+app.command("slurm-config")(check.slurm_config)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except Exception as error:  # the one place where a bug becomes a sentence
+        if os.environ.get("BURSTCTL_TRACEBACK"):
+            raise
+        sys.stderr.write(
+            f"burstctl: failed unexpectedly: {type(error).__name__}: {error}\n"
+            "Set BURSTCTL_TRACEBACK=1 to see where, and report it.\n"
+        )
+        sys.exit(Code.NO)
+
+
+if __name__ == "__main__":
+    main()

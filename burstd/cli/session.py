@@ -1,0 +1,145 @@
+"""What every command shares: ``--json`` and ``--socket``, the connection to the daemon, exit codes."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    import httpx
+
+DEFAULT_SOCKET = Path("/run/burstd/control.sock")
+TIMEOUT_S = 40.0
+"""Longer than the daemon lets a command wait."""
+
+
+class Code(IntEnum):
+    """Exit codes. Stable: scripts rely on them."""
+
+    OK = 0
+    NO = 1
+    """A negative answer: the daemon refused, or a check found faults."""
+    USAGE = 2
+    UNREACHABLE = 3
+    """The daemon cannot be reached, or cannot answer now."""
+    FORBIDDEN = 4
+    NOT_FOUND = 5
+
+
+_CODES = {403: Code.FORBIDDEN, 404: Code.NOT_FOUND, 409: Code.NO, 422: Code.USAGE}
+
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Socket = Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="The daemon's control socket.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What was said before the subcommand."""
+
+    json: bool
+    socket: Path
+
+
+class Unreachable(Exception):
+    """The daemon cannot be reached; the message says why and how to see more."""
+
+
+class Session:
+    """A connection to the daemon, and how to say what came of it."""
+
+    def __init__(self, path: Path, *, as_json: bool) -> None:
+        self.path = path
+        self.json = as_json
+        self._client: httpx.Client | None = None
+
+    def get(self, path: str, params: Mapping[str, str | int | float] | None = None) -> Any:
+        """An answer; ends the program where there is none."""
+        return self.ask("GET", path, params=params)
+
+    def ask(
+        self, method: str, path: str, body: object = None, params: Mapping[str, str | int | float] | None = None
+    ) -> Any:
+        """An answer; ends the program with a sentence and the right code where there is none."""
+        try:
+            status, answer = self.talk(method, path, body, params)
+        except Unreachable as error:
+            self.fail(Code.UNREACHABLE, str(error))
+        if status >= 400:
+            self.fail(_CODES.get(status, Code.UNREACHABLE), answer.get("error", f"The daemon answered {status}."))
+        return answer
+
+    def talk(
+        self, method: str, path: str, body: object = None, params: Mapping[str, str | int | float] | None = None
+    ) -> tuple[int, Any]:
+        """Status and answer. Raises Unreachable."""
+        import httpx  # noqa: PLC0415  # help and completion do without it
+
+        if self._client is None:
+            # Without the environment: a proxy has no part in a unix socket.
+            transport = httpx.HTTPTransport(uds=str(self.path))
+            self._client = httpx.Client(
+                transport=transport, base_url="http://burstd/v1", timeout=TIMEOUT_S, trust_env=False
+            )
+        try:
+            answer = self._client.request(method, path, json=body, params=params)
+            return answer.status_code, answer.json()
+        except httpx.TimeoutException:
+            raise Unreachable(_more(f"burstd does not answer on {self.path} within {TIMEOUT_S:.0f} s.")) from None
+        except httpx.ConnectError:
+            raise Unreachable(_more(_why_not(self.path))) from None
+        except httpx.TransportError as error:
+            raise Unreachable(_more(f"burstd broke the connection on {self.path} off ({error}).")) from None
+        except ValueError:
+            raise Unreachable(f"What answers on {self.path} is not burstd; choose its socket with --socket.") from None
+
+    def fail(self, code: Code, text: str) -> NoReturn:
+        """Says why on standard error and ends the program."""
+        said = json.dumps({"error": text, "code": int(code)}, ensure_ascii=False) if self.json else f"burstctl: {text}"
+        sys.stderr.write(said + "\n")
+        raise typer.Exit(code)
+
+
+def session(ctx: typer.Context, as_json: bool, path: Path | None) -> Session:
+    """The session of a command; what stands after the subcommand goes before what stands in front of it."""
+    shared: Shared = ctx.find_root().obj
+    return Session(path or shared.socket, as_json=as_json or shared.json)
+
+
+def _more(text: str) -> str:
+    return f"{text}\nSee more with: systemctl status burstd; journalctl -u burstd"
+
+
+def _why_not(path: Path) -> str:
+    """Tries once more without HTTP, whose errors do not tell."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(path))
+    except FileNotFoundError:
+        return (
+            f"There is no socket {path}: burstd does not run here, or listens elsewhere "
+            "(say where with --socket or BURSTD_SOCKET)."
+        )
+    except ConnectionRefusedError:
+        return f"Nobody listens on {path}: burstd has ended and left its socket behind."
+    except PermissionError:
+        return f"{_me()} may not connect to {path}: look at the modes of its folder with ls -ld {path.parent}."
+    except OSError as error:
+        return f"{path} cannot be connected to: {error.strerror or error}."
+    return f"burstd on {path} did not take the connection; it may have just started."
+
+
+def _me() -> str:
+    try:
+        return f"User {getpass.getuser()}"
+    except (KeyError, OSError):
+        return f"User id {os.geteuid()}"
