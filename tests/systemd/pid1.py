@@ -15,6 +15,8 @@ from providers.sandbox.lab import Lab
 _SYSTEMD = "/lib/systemd/systemd"
 _BOOT = f"""
 set -e
+# As systemd has it outside of containers: what it mounts for a service is seen by the service.
+mount --make-rshared /
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs /run
 : > /etc/fstab

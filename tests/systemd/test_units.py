@@ -207,3 +207,9 @@ def test_reload_crash_and_settings_that_cannot_work(head: SystemdBox, ask: Calla
     box.wait(lambda _b: head.shows("burstd.service", "ActiveState") == "failed", 20, "giving up")
     assert head.shows("burstd.service", "NRestarts") == "0"
     assert head.shows("burstd.service", "ExecMainStatus") == "78"
+    # Whoever asks starts it once more, and is hung up on rather than left waiting.
+    assert head.run(["python3", "-c", ASK], timeout=20).stdout == ""
+    box.wait(lambda _b: head.shows("burstd.service", "ActiveState") == "failed", 20, "giving up")
+    assert head.shows("burstd.socket", "ActiveState") == "active"
+    head.run(["sh", "-c", "echo good > /etc/burstd/burstd.toml"])
+    assert ask("ada")["peer"] == "3001"
