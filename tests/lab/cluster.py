@@ -135,7 +135,7 @@ class Cluster:
 
     def _start_guard(self) -> None:
         """A process that takes the lab down when this one is gone, however it went."""
-        words = [sys.executable, "-m", "tests.lab.cluster", "guard", "--state", str(self.state)]
+        words = [sys.executable, "-m", "tests.lab.cluster", "--state", str(self.state), "guard"]
         self._guard = subprocess.Popen(
             words, stdin=subprocess.PIPE, cwd=_PROJECT, start_new_session=True, env={**os.environ, "PYTHONPATH": "."}
         )

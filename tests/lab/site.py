@@ -33,14 +33,14 @@ GPU = Pool(
     "gpu",
     tuple(f"gpu{i}" for i in range(1, 9)),
     ("burst",),
-    Shape(4, 2000, (Gres("gpu", "v100", 4),), frozenset({"cloud", "v100"})),
+    Shape(2, 1000, (Gres("gpu", "v100", 4),), frozenset({"cloud", "v100"})),
 )
-CPU = Pool("cpu", tuple(f"cpu{i}" for i in range(1, 5)), ("burst",), Shape(4, 2000, (), frozenset({"cloud"})))
+CPU = Pool("cpu", tuple(f"cpu{i}" for i in range(1, 5)), ("burst",), Shape(2, 1000, (), frozenset({"cloud"})))
 
 TYPES = """
 [[cloud.types]]
 name = "g4.v100"
-cpus = 4
+cpus = 2
 memory_mib = 2048
 gpu_type = "v100"
 gpus = 4
@@ -48,18 +48,18 @@ price = "9.80"
 spot_price = "3.10"
 
 [[cloud.types]]
-name = "c4.plain"
-cpus = 4
+name = "c2.plain"
+cpus = 2
 memory_mib = 2048
 price = "0.40"
 
 [cloud.capacity.north]
 "g4.v100" = 8
-"c4.plain" = 8
+"c2.plain" = 8
 
 [cloud.capacity.south]
 "g4.v100" = 8
-"c4.plain" = 8
+"c2.plain" = 8
 """
 
 
@@ -164,7 +164,7 @@ class Site:
         pools = "".join(_pool_toml(pool) for pool in self.pools)
         provider = f'kind = "sandbox"\nurl = "http://{_GATEWAY}:{_PORT}"\ntoken_file = "/etc/burstd/sandbox.token"\n'
         slurm = (
-            f'conf_server = "head"\nprograms = "{programs.PREFIX}/bin"\nkeep_partitions = ["onprem"]\n'
+            f'conf_server = "10.77.0.2"\nprograms = "{programs.PREFIX}/bin"\nkeep_partitions = ["onprem"]\n'
             "resume_timeout_s = 60\nsuspend_timeout_s = 5\n"
         )
         return (
@@ -268,7 +268,7 @@ class Site:
 
 def _pool_toml(pool: Pool) -> str:
     gres = f'gres = "{",".join(map(str, pool.shape.gres))}"\n' if pool.shape.gres else ""
-    kind = "g4*" if pool.shape.gres else "c4*"
+    kind = "g4*" if pool.shape.gres else "c2*"
     return (
         f'[pools.{pool.name}]\nnodes = "{",".join(pool.slots)}"\npartitions = {json.dumps(pool.partitions)}\n'
         f"cpus = {pool.shape.cpus}\nmemory = {pool.shape.memory_mib}\n{gres}"
