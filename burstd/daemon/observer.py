@@ -115,15 +115,13 @@ class Observer:
         """Starts the listings that are due, each in its provider's own lane; their results come with ``drain``."""
         now = self._clock.now()
         for name, watch in self._watches.items():
-            if any(c.state in _RESTLESS and c.offer.provider == name for c in claims):
+            # A cloud that fails is given its pause, whatever is waited for.
+            if not watch.failures and any(c.state in _RESTLESS and c.offer.provider == name for c in claims):
                 watch.list_due = min(watch.list_due, watch.view.listed + self._pace.cloud_fast_s)
-            if not watch.listing and now >= watch.list_due and not self._backing_off(watch, now):
+            if not watch.listing and now >= watch.list_due:
                 self._list(name, watch)
             if not watch.asking and now >= watch.offers_due:
                 self._ask_offers(name, watch)
-
-    def _backing_off(self, watch: _Watch, now: float) -> bool:
-        return watch.failures > 0 and now < watch.list_due
 
     def list_soon(self, provider: str) -> None:
         """The next look at this provider is due at once."""
