@@ -55,15 +55,14 @@ def _ready_groups(view: View, tuning: Tuning, moving: frozenset[str]) -> list[tu
     gangs: dict[str, list[Claim]] = {}
     groups: list[tuple[list[Claim], Job | None]] = []
     for claim in view.snapshot.claims:
-        if claim.id in moving:
-            continue
         if claim.gang and claim.state in (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY):
             gangs.setdefault(claim.gang, []).append(claim)
-        elif claim.state is S.READY and _usable(claim, view):
+        elif claim.state is S.READY and claim.id not in moving and _usable(claim, view):
             groups.append(([claim], next((view.jobs[j] for j in claim.jobs if view.waits(j)), None)))
     broken = {c.gang for c in view.snapshot.claims if c.gang and c.state in (S.FAILED, S.LOST, S.TERMINATING)}
     for gang, members in gangs.items():
-        ready = [c for c in members if c.state is S.READY and _usable(c, view)]
+        # One that becomes ready in this very plan is a member that is still missed.
+        ready = [c for c in members if c.state is S.READY and c.id not in moving and _usable(c, view)]
         if not ready:
             continue
         job = view.jobs[gang] if view.waits(gang) else None

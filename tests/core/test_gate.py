@@ -103,6 +103,12 @@ def test_a_gang_waits_for_its_last_node_and_is_then_bound() -> None:
     assert step.nodes == ("cl1", "cl2")
 
 
+def test_a_gang_waits_for_a_node_that_becomes_ready_in_the_same_plan() -> None:
+    members = (claim("cl1", S.READY, gang="7"), claim("cl2", S.PROVING, gang="7"))
+    view = look(snap(*members, jobs=(job(nodes=2),)), "burstd")
+    assert move_gate(view, Target(), TUNING, frozenset({"c-cl2"})) == []
+
+
 def test_a_gang_waits_for_the_replacement_of_a_failed_node() -> None:
     first, failed = claim("cl1", S.READY, gang="7"), claim("cl2", S.TERMINATING, gang="7")
     assert moved(snap(first, failed, jobs=(job(nodes=2),))) == []
