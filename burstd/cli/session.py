@@ -130,6 +130,8 @@ def _why_not(path: Path) -> str:
             "(say where with --socket or BURSTD_SOCKET)."
         )
     except ConnectionRefusedError:
+        if not path.is_socket():
+            return f"{path} is no socket; choose the daemon's with --socket."
         return f"Nobody listens on {path}: burstd has ended and left its socket behind."
     except PermissionError:
         return f"{_me()} may not connect to {path}: look at the modes of its folder with ls -ld {path.parent}."

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from burstd.cli.main import app
+from tests.control.office import FakeOffice, record_of_the_world, serving
+
+Run = Callable[..., "Outcome"]
+NOBODY = 65534
+
+
+class Outcome:
+    """What a run of burstctl left."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[tuple[FakeOffice, Path]]:
+    with record_of_the_world() as record, serving(record) as found:
+        yield found
+
+
+@pytest.fixture
+def office(served: tuple[FakeOffice, Path]) -> FakeOffice:
+    served[0].reset()
+    return served[0]
+
+
+@pytest.fixture
+def control(served: tuple[FakeOffice, Path]) -> Path:
+    return served[1]
+
+
+@pytest.fixture
+def run(control: Path, office: FakeOffice, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs burstctl in this process, its output in a pipe, in UTC."""
+    assert office.asked == []
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+    def burstctl(*words: str, columns: int | None = None, socket: Path | None = None) -> Outcome:
+        env = {"BURSTD_SOCKET": str(socket or control), "COLUMNS": str(columns) if columns else None}
+        result = CliRunner().invoke(app, list(words), env=env)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return burstctl
+
+
+@contextmanager
+def as_user(uid: int) -> Iterator[None]:
+    """This process connects as another user; what it needs must be loaded before."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -1,0 +1,292 @@
+"""burstctl against a control interface on a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.model.command import ClearPin, Command, CommandResult, HoldSlot, Pause, PlanNow, ReleaseSlot, Resume, SetPin
+from tests.control.client import Client
+from tests.control.office import PLAN, FakeOffice
+from tests.control.world import MINE, NOW, SNAPSHOT
+
+from .conftest import NOBODY, Run, as_user
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+STATUS = """\
+burstd 0.1.0 on ada, up 1 h 1 min, looked 1 s ago, now 15.50 EUR/h
+  ! provider sky cannot be read: no answer
+
+POOL  WANTED  BOOT  READY  BUSY  IDLE  LEAVE  FAIL  FREE  SLOTS  EUR/H
+gpu        6     1      1     1     1      0     1     2      8  15.30
+cpu        0     0      0     0     0      1     0     1      2   0.20
+  gpu: at least 4 nodes until 16:13:20 (2 h more), by root
+  gpu: 1 slot held (burstctl node list)
+
+Slurm 22.05.8  ok    10 nodes, 7 jobs
+sandbox        ok    6 running, 3 offers, 2 calls under way
+sky            down  no answer; last known 5 min ago
+  sandbox/local/b/g8/on-demand is left alone for 4 min after 3 failures
+  (capacity: zone b has no g8)
+
+4 jobs wait (6 with every array task): 1 boot, 1 covered, 1 impossible, 1 wait
+"""
+
+
+def test_status_fits_a_terminal(run: Run) -> None:
+    outcome = run("status", columns=80)
+    assert outcome.code == 0
+    assert outcome.out.startswith(STATUS)
+    assert max(map(len, outcome.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("columns", [30, 50, 79, 132])
+@pytest.mark.parametrize(
+    "words",
+    ["status", "node list --all", "node show gpu3", "job list", "job show 103", "explain 106", "event list", "plan"],
+)
+def test_no_line_is_wider_than_the_window(run: Run, words: str, columns: int) -> None:
+    outcome = run(*words.split(), columns=columns)
+    assert outcome.code == 0
+    assert max(map(len, outcome.out.splitlines())) <= columns
+
+
+def test_a_pipe_gets_whole_lines_without_colours(run: Run) -> None:
+    outcome = run("explain", "106")
+    assert "\x1b" not in outcome.out
+    assert (
+        "no pool and no other node of burst can run it: pool gpu lacks gpu:h100:1 (it has none); "
+        "pool cpu lacks gpu:h100:1 (it has none)." in outcome.out.splitlines()[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("status", "/v1/status"),
+        ("node list", "/v1/nodes"),
+        ("node show c-gpu7", "/v1/nodes/c-gpu7"),
+        ("job list", "/v1/jobs"),
+        ("job show 90", "/v1/jobs/90"),
+        ("explain 104_2", "/v1/jobs/104_2/explanation"),
+        ("event list --node gpu3 -n 2", "/v1/events?node=gpu3&limit=2"),
+        ("bill --by job --since 2026-01-01", "/v1/bill?group=job&since=1767225600"),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: str, before: bool) -> None:
+    outcome = run("--json", *words.split()) if before else run(*words.split(), "--json")
+    with Client(control) as client:
+        assert json.loads(outcome.out) == client.get(path)
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("node list", "gpu5  terminating (boot_timeout)"),
+        ("node list --state held", "fan is loud (root)"),
+        ("node list --pool nosuch", "No such node."),
+        ("node show gpu8", "by root, 1 s ago: fan is loud"),
+        ("node show c-gpu7", "terminating > gone"),
+        ("job list --waiting", "104 (x3)"),
+        ("job show 90", "Job 90 has left the queue."),
+        ("explain 104", "3.06 EUR/h  chosen"),
+        ("explain 106", "What would help: ask for what a pool has."),
+        ("event list --claim c-cpu1", "cpu1   open > closing       idle for 300 s"),
+        ("plan", "start 2 machines for gpu[6-7] (pool gpu)"),
+        ("bill --since 2026-01-01", "nobody      0.72 EUR        14 min         3"),
+    ],
+)
+def test_what_people_read(run: Run, words: str, says: str) -> None:
+    outcome = run(*words.split())
+    assert says in outcome.out
+    assert outcome.code == 0
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("scale", "gpu", "4"), SetPin("gpu", 4, "exact", None, "user:root")),
+        (
+            ("scale", "gpu", "2", "--floor", "--for", "1h30m"),
+            SetPin("gpu", 2, "floor", NOW + 5400, "user:root"),
+        ),
+        (("scale", "cpu", "0", "--ceiling"), SetPin("cpu", 0, "ceiling", None, "user:root")),
+        (("scale", "gpu", "--clear"), ClearPin("gpu", "user:root")),
+        (("node", "drain", "gpu[1-2]", "cpu1", "-r", "hot"), HoldSlot(("gpu1", "gpu2", "cpu1"), "hot", "user:root")),
+        (("node", "release", "gpu8"), ReleaseSlot(("gpu8",), "user:root")),
+        (("hold", "audit of the cloud account"), Pause("audit of the cloud account", "user:root")),
+        (("unhold",), Resume("user:root")),
+        (("plan",), PlanNow("user:root")),
+    ],
+)
+def test_what_is_asked_for_reaches_the_daemon(
+    run: Run, office: FakeOffice, words: tuple[str, ...], command: Command
+) -> None:
+    outcome = run(*words)
+    assert (outcome.code, outcome.err, office.asked) == (0, "", [command])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("scale tpu 3", 5, "There is no pool 'tpu'; there are: gpu, cpu."),
+        ("scale gpu 9", 2, "Pool gpu has 8 slots; 9 nodes cannot be."),
+        ("scale gpu", 2, "Say how many nodes: burstctl scale gpu 4 (or --clear)."),
+        ("scale gpu 1 --floor --exact", 2, "Choose one of"),
+        ("scale gpu 1 --for 2", 2, "--for: '2' is no length of time; write 90s, 15m, 2h, 1h30m, 3d or 1w."),
+        ("scale gpu 1 --clear", 2, "--clear takes no number"),
+        ("scale gpu -1", 2, "No such option"),
+        ("node show gpu99", 5, "There is no node and no claim 'gpu99'."),
+        ("explain 999", 5, "Job 999 is neither in the queue nor on burstd's record."),
+        ("event list --since yesterday", 2, "--since: 'yesterday' is no time; write 2h (ago), 2026-09-21"),
+        ("event list --job 101 --node gpu1", 2, "Choose one of job, node and claim."),
+        ("bill --by colour", 2, "colour"),
+        ("nosuch", 2, "nosuch"),
+    ],
+)
+def test_what_cannot_be_ends_with_its_code(run: Run, office: FakeOffice, words: str, code: int, says: str) -> None:
+    outcome = run(*words.split())
+    assert (outcome.code, outcome.out, office.asked) == (code, "", [])
+    assert says in outcome.err
+
+
+def test_errors_in_json(run: Run) -> None:
+    outcome = run("scale", "tpu", "3", "--json")
+    assert json.loads(outcome.err) == {"error": "There is no pool 'tpu'; there are: gpu, cpu.", "code": 5}
+
+
+def test_the_daemon_refuses(run: Run, office: FakeOffice) -> None:
+    office.answer = lambda _: CommandResult("pools.gpu.cpus: must be set", done=False)
+    outcome = run("config", "reload")
+    assert (outcome.code, outcome.err) == (1, "burstctl: pools.gpu.cpus: must be set\n")
+
+
+def test_hold_and_failed_policies_are_seen(run: Run, office: FakeOffice) -> None:
+    office.last = (replace(SNAPSHOT, paused="audit"), PLAN)
+    office.alarms = ("the record cannot be written: no space is left",)
+    out = run("status").out
+    assert "on hold, nothing is booted or closed (burstctl unhold): audit" in out
+    assert "! the record cannot be written: no space is left" in out
+
+
+def test_before_the_first_loop(run: Run, office: FakeOffice) -> None:
+    office.last = None
+    assert "has not looked yet" in run("status").out
+    outcome = run("node", "list")
+    assert outcome.code == 3
+    assert "has just started" in outcome.err
+
+
+@needs_root
+def test_other_users(run: Run) -> None:
+    assert run("status").code == run("explain", "104").code == 0
+    with as_user(NOBODY):
+        assert f"Only jobs of {MINE} are shown." in run("status").out
+        assert run("explain", "104").code == 0
+        for words in ("explain 103", "scale gpu 1", "event list", "plan"):
+            denied = run(*words.split())
+            assert (words, denied.code, denied.out) == (words, 4, "")
+            assert MINE in denied.err
+
+
+def dead(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda _: None, "burstd does not run here, or listens elsewhere"),
+        (dead, "Nobody listens on"),
+        (lambda path: path.write_text("x"), "is no socket"),
+        (Path.mkdir, "is no socket"),
+    ],
+)
+def test_nobody_is_there(run: Run, tmp_path: Path, make: Any, says: str) -> None:
+    path = tmp_path / "control.sock"
+    make(path)
+    for words in (("status",), ("event", "follow"), ("status", "--json")):
+        outcome = run(*words, socket=path)
+        assert (outcome.code, outcome.out) == (3, "")
+        assert says in outcome.err
+        assert str(path) in outcome.err
+        assert "journalctl -u burstd" in outcome.err
+
+
+@needs_root
+def test_a_socket_that_may_not_be_reached(run: Run, control: Path) -> None:
+    assert run("status").code == 0
+    control.parent.chmod(0o700)
+    try:
+        with as_user(NOBODY):
+            outcome = run("status")
+    finally:
+        control.parent.chmod(0o755)
+    assert outcome.code == 3
+    assert f"may not connect to {control}: look at the modes of its folder" in outcome.err
+
+
+@pytest.mark.parametrize("speech", [b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", b""])
+def test_somebody_else_is_there(run: Run, tmp_path: Path, speech: bytes) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(speech)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        outcome = run("status", socket=path)
+        server.join()
+    assert outcome.code == 3
+    assert str(path) in outcome.err
+
+
+def test_checks_of_settings_need_no_daemon(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text('cluster = "ada"\n[pools.gpu]\nnodes = "gpu[1-2]"\ncpu = 4\n', encoding="utf-8")
+    outcome = run("config", "check", str(file))
+    assert outcome.code == 1
+    assert "line 4: pools.gpu.cpu: there is no such key; did you mean 'cpus'?" in outcome.out
+    faults = json.loads(run("config", "check", str(file), "--json").out)["faults"]
+    assert {"key": "pools.gpu.memory", "line": 2, "text": "must be set"} in faults
+
+
+def test_the_lines_for_slurm(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text(SETTINGS, encoding="utf-8")
+    outcome = run("slurm-config", "--config", str(file))
+    assert outcome.code == 0, outcome.err
+    assert "NodeName=gpu[1-2] CPUs=8 RealMemory=1024 Gres=gpu:v100:4 State=CLOUD" in outcome.out.splitlines()
+    assert run("slurm-config", "--gres", "--config", str(file)).out.startswith("NodeName=gpu[1-2] Name=gpu Type=v100")
+    assert set(json.loads(run("--json", "slurm-config", "--config", str(file)).out)) == {"slurm.conf", "gres.conf"}
+
+
+SETTINGS = """
+cluster = "ada"
+[providers.sky]
+kind = "sandbox"
+[pools.gpu]
+nodes = "gpu[1-2]"
+partitions = ["burst"]
+cpus = 8
+memory = "1G"
+gres = "gpu:v100:4"
+offers = [{ provider = "sky" }]
+"""

@@ -1,0 +1,88 @@
+"""burstctl as a process of its own: what it loads, how it ends, what the shell completes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.control.office import FakeOffice
+
+BURSTCTL = "import sys; sys.argv[0] = 'burstctl'; from burstd.cli.main import main; main()"
+HEAVY = ("fastapi", "uvicorn", "sqlmodel", "sqlalchemy", "alembic", "paramiko", "burstd.settings",
+         "burstd.store", "burstd.core", "burstd.daemon")  # fmt: skip
+
+
+def burstctl(control: Path, *words: str, code: str = BURSTCTL, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "BURSTD_SOCKET": str(control), **env},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("word", "more"), [("status", ()), ("--help", ("httpx",)), ("--version", ("httpx",))])
+def test_it_loads_little(control: Path, office: FakeOffice, word: str, more: tuple[str, ...]) -> None:
+    look = f"print([m for m in {(*HEAVY, *more)} if m in sys.modules], file=sys.stderr)"
+    process = burstctl(control, word, code=BURSTCTL.replace("; main()", f"\ntry: main()\nfinally: {look}"))
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "[]\n")
+    assert "burstd" in out or "burstctl" in out
+
+
+def test_events_are_followed_until_ctrl_c(control: Path, office: FakeOffice) -> None:
+    process = burstctl(control, "event", "follow", "--json", "-n", "3")
+    assert process.stdout is not None
+    seen = [json.loads(process.stdout.readline())["seq"] for _ in range(3)]
+    assert seen == sorted(seen)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_a_reader_that_goes_away_sees_no_traceback(control: Path, office: FakeOffice) -> None:
+    process = burstctl(control, "event", "follow", "--json", "-n", "10000")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    assert process.wait(30) != 0
+    assert "Traceback" not in err
+
+
+def test_a_bug_becomes_a_sentence(control: Path, office: FakeOffice) -> None:
+    code = BURSTCTL.replace("main()", "import burstd.cli.status as s; s.ago = None; main()")
+    process = burstctl(control, "status", code=code)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.startswith("burstctl: failed unexpectedly: TypeError: ")
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("burstctl sc", ["scale"]),
+        ("burstctl scale ", ["gpu", "cpu"]),
+        ("burstctl node show gpu", [f"gpu{n}" for n in range(1, 9)]),
+        ("burstctl explain 10", [str(n) for n in range(101, 107)]),
+        ("burstctl node dr", ["drain"]),
+    ],
+)
+def test_the_shell_completes(control: Path, office: FakeOffice, line: str, words: list[str]) -> None:
+    parts = line.split(" ")
+    env = {"_BURSTCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(parts) - 1)}
+    process = burstctl(control, **env)
+    out, err = process.communicate(timeout=30)
+    assert (sorted(out.split()), err) == (sorted(words), "")
+
+
+def test_nothing_is_completed_without_a_daemon(tmp_path: Path) -> None:
+    env = {"_BURSTCTL_COMPLETE": "complete_bash", "COMP_WORDS": "burstctl scale ", "COMP_CWORD": "2"}
+    process = burstctl(tmp_path / "none", **env)
+    out, err = process.communicate(timeout=30)
+    assert (out.strip(), err) == ("", "")

@@ -1,0 +1,55 @@
+"""Times as people write and read them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burstd.cli.times import age, ago, clock, length, parse_length, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), ("15min", 900), ("2h", 7200), ("1h30m", 5400), ("1.5h", 5400), ("3d", 259200),
+     ("1w", 604800), ("2 H", 7200)],
+)  # fmt: skip
+def test_lengths(text: str, seconds: float) -> None:
+    assert parse_length(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "2x", "-2h", "2h!", "1h foo"])
+def test_what_is_no_length(text: str) -> None:
+    with pytest.raises(ValueError, match="is no length of time"):
+        parse_length(text)
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [(-5, "0 s"), (0.4, "0 s"), (119, "119 s"), (120, "2 min"), (3599, "59 min"), (3600, "1 h"), (7500, "2 h 5 min"),
+     (86400, "1 d"), (90000, "1 d 1 h")],
+)  # fmt: skip
+def test_a_length_in_words(span: float, text: str) -> None:
+    assert length(span) == text
+
+
+@given(st.floats(0, 10**7))
+def test_words_say_the_length_to_their_last_unit(span: float) -> None:
+    unit = 1 if span < 120 else 60 if span < 86400 else 3600
+    assert abs(parse_length(length(span)) - span) <= unit
+
+
+def test_times_are_counted_from_the_daemons_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    now = "2026-09-21T14:13:20Z"
+    assert ago("2026-09-21T14:13:08.400000Z", now) == "12 s ago"
+    assert ago(None, now) == "never"
+    assert age("2026-09-21T14:13:30Z", now) == "0 s"
+    assert clock("2026-09-21T14:13:08Z", now) == "14:13:08"
+    assert clock("2026-09-20T14:13:08Z", now) == "20 Sep 14:13:08"
+    assert clock("2025-09-20T14:13:08Z", now) == "20 Sep 2025 14:13:08"
+    assert parse_time("2h", 10_000) == 2800
+    assert parse_time("2026-09-21T14:00", 0) == parse_time("2026-09-21 14:00Z", 0) == 1_790_000_000 - 800
