@@ -228,14 +228,18 @@ class Box:
 
     def stop(self) -> None:
         """Ends every process of the box and removes all of it, its directory too. May be repeated."""
-        process = self.process
-        if process is not None:
-            process.kill()
+        self._kill()
         child = _children.pop(self.directory, None)
         if child is not None:
             child.wait()
         self.network.detach(self.name)
+        self._kill()  # one that was only about to be recorded when its maker was killed
         remove_tree(self.directory)
+
+    def _kill(self) -> None:
+        process = self.process
+        if process is not None:
+            process.kill()
 
 
 @dataclass(frozen=True, slots=True)

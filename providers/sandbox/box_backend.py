@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from providers.sandbox.box import Box, BoxSpec
@@ -50,6 +50,8 @@ class BoxBackend:
             if work is not None and not work.done():
                 return ""
             failed = self._failed.get(machine.id, "")
+        if work is not None and work.exception() is not None:
+            failed = repr(work.exception())
         if failed:
             return failed
         box = Box.load(self._lab.boxes_directory / machine.id)
@@ -79,7 +81,7 @@ class BoxBackend:
 
     def _after(self, before: Future[None] | None, work: _Work, machine: Machine) -> None:
         if before is not None:
-            before.result()  # never a deadlock: the pool begins its work in the order in which it was given
+            wait([before])  # never a deadlock: the pool begins its work in the order in which it was given
         try:
             work(machine)
         except (SandboxError, OSError) as error:

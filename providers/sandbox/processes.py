@@ -71,7 +71,7 @@ class Process:
         """Ends it: SIGTERM when ``grace_s`` is given, then SIGKILL; returns when it is gone. Raises BoxFailed."""
         try:
             handle = os.pidfd_open(self.pid)
-        except (ProcessLookupError, OSError):
+        except ProcessLookupError:
             return
         try:
             if not self.alive:  # asked after the handle was taken, so the handle is of the process that we mean

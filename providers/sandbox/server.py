@@ -26,7 +26,7 @@ from providers.sandbox.lab import Lab
 from providers.sandbox.network import Network
 from providers.sandbox.processes import Process
 from providers.sandbox.server_settings import ImageSettings, ServerSettings
-from providers.sandbox.things import State
+from providers.sandbox.things import Machine, State
 
 _CLONE_NEWNET = 0x40000000
 _WATCH_S = 0.2
@@ -113,10 +113,18 @@ class Keeper:
             due = cloud.advance()
             for machine in cloud.machines():
                 if machine.state is State.RUNNING and not machine.lies:
-                    why = backend.why_dead(machine)
-                    if why:
-                        cloud.died(machine.id, why)
+                    self._look_at(machine, cloud, backend)
             self._wake.wait(_WATCH_S if due is None else min(_WATCH_S, max(0.0, due - time.time())))
+
+    @staticmethod
+    def _look_at(machine: Machine, cloud: Cloud, backend: BoxBackend) -> None:
+        try:
+            why = backend.why_dead(machine)
+        except OSError as error:  # its files are going just now, or the disk is bad: look again next time
+            _say(f"{machine.id} cannot be looked at: {error}")
+            return
+        if why:
+            cloud.died(machine.id, why)
 
     def end(self) -> None:
         """Makes ``watch`` return."""
@@ -133,11 +141,11 @@ def serve(settings: ServerSettings) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise SandboxError("the cloud of this lab is served already", "stop that server first") from None
+    lab.record("cloud", Process.current())
     token = settings.token_file.read_text(encoding="utf-8").strip()
     if not token:
         raise SandboxError(f"{settings.token_file} is empty", "write a token into it")
     sockets = listen(settings, lab.network)
-    lab.record("cloud", Process.current())
     backend = BoxBackend(lab, {name: layers_of(image, settings.cache) for name, image in settings.images.items()})
     keeper = Keeper(settings.state / "cloud.json")
     cloud = Cloud(settings.catalog(), time.time, backend, pause=time.sleep, changed=keeper.changed)

@@ -17,16 +17,8 @@ import pytest
 from burstd.model.errors import AuthFailed, CloudUnavailable, OutcomeUnknown
 from burstd.model.instance import Instance
 from burstd.model.provider import Provider
-from burstd.testing.provider_contract import (
-    OURS,
-    Breakage,
-    FaultContract,
-    FaultWorld,
-    ProviderContract,
-    live,
-    outcome_of,
-    request,
-)
+from burstd.testing.cloud_world import OURS, Breakage, FaultWorld, live, outcome_of, request
+from burstd.testing.provider_contract import FaultContract, ProviderContract
 from providers.sandbox import rootfs
 from providers.sandbox.catalog import Catalog, InstanceType
 from providers.sandbox.client import DirectApi, HttpApi

@@ -1,0 +1,113 @@
+"""The cloud in which a provider is tried: what the contract's tests need beside the provider."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import StrEnum
+
+from burstd.model.errors import ProviderError
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance
+from burstd.model.offer import Offer
+from burstd.model.provider import LaunchRequest, Provider
+
+OURS, THEIRS = "ours", "ours2"
+"""Two clusters of one account; one name begins with the other, as names do."""
+
+
+class CloudWorld(ABC):
+    """What the tests need of the cloud under test, beside the provider."""
+
+    image: str
+    page: int
+    """Instances to a page of the providers made here; small, so that a few instances fill several."""
+
+    @abstractmethod
+    def provider(self, cluster: str) -> Provider:
+        """A provider of the account, for a cluster."""
+
+    @abstractmethod
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Lets the cloud's time pass until the condition holds; fails the test when it does not in good time."""
+
+    @abstractmethod
+    def calls(self) -> int:
+        """Calls that the cloud has received so far."""
+
+    @abstractmethod
+    def user_data(self, instance_id: str) -> str:
+        """The user data that the instance was given, as the cloud knows it."""
+
+    def claim(self, word: str) -> str:
+        """A claim's id that this account never heard before; a world that is made anew may give the word itself."""
+        return word
+
+    def offer(self, provider: Provider) -> Offer:
+        """The offer to launch: any that has room for six machines."""
+        return provider.offers()[0]
+
+
+class Breakage(StrEnum):
+    """What a FaultWorld can be told to do wrong."""
+
+    CAPACITY = "capacity"
+    QUOTA = "quota"
+    RATE = "rate"
+    AUTH = "auth"
+    IMAGE = "image"
+    DOWN = "down"
+    """The next launch finds the service down; nothing is done."""
+    LOST = "lost"
+    """The next launch is carried out and its answer is lost."""
+    LIST_DOWN = "list-down"
+    """The next call for a page of instances fails."""
+    TERMINATE = "terminate"
+    """The next call to end an instance fails; nothing is done."""
+    LEAK = "leak"
+    """The next instance that ends leaves something behind."""
+
+
+class FaultWorld(CloudWorld):
+    """A cloud that can be told to break."""
+
+    @abstractmethod
+    def breaks(self, how: Breakage) -> None:
+        """Orders it, once."""
+
+
+def request(world: CloudWorld, provider: Provider, word: str, cluster: str = OURS) -> LaunchRequest:
+    """A request as burstd makes them. In what follows a claim is named by a word that the world makes unique."""
+    claim = world.claim(word)
+    tags = {TAG_CLUSTER: cluster, TAG_CLAIM: claim, "burstd-slot": f"slot-{claim}"}
+    user_data = "#cloud-config\n# of no claim in particular: \u00e9 $x\n"
+    return LaunchRequest(claim, f"{cluster}-{claim}", world.offer(provider), world.image, user_data, tags)
+
+
+def launch(world: CloudWorld, provider: Provider, *claims: str, cluster: str = OURS) -> list[Instance]:
+    """Launches one instance for each claim and waits until all are listed."""
+    made = []
+    for outcome in provider.launch([request(world, provider, claim, cluster) for claim in claims]):
+        assert isinstance(outcome.result, Instance), outcome
+        made.append(outcome.result)
+    world.until(lambda: {i.id for i in made} <= {i.id for i in provider.instances()})
+    return made
+
+
+def live(provider: Provider) -> list[Instance]:
+    """Instances that have not ended, by claim."""
+    return sorted((i for i in provider.instances() if not i.state.ended), key=lambda i: i.claim_id)
+
+
+def end_all(world: CloudWorld, provider: Provider) -> None:
+    """Ends everything of a cluster, with what it leaves."""
+    provider.terminate([i.id for i in live(provider)])
+    world.until(lambda: not live(provider))
+    provider.remove([left for left in provider.leftovers() if not left.attached_to])
+    world.until(lambda: not list(provider.leftovers()))
+
+
+def outcome_of(world: CloudWorld, provider: Provider, claim: str) -> Instance | ProviderError:
+    """What comes of one launch."""
+    (outcome,) = provider.launch([request(world, provider, claim)])
+    assert outcome.claim_id == world.claim(claim)
+    return outcome.result
