@@ -117,10 +117,6 @@ class SshProver:
 
     def _munge_key(self) -> bytes:
         file = self._site.munge_key
-        # systemd hands it to a burstd that could not read the file itself (LoadCredential= in burstd.service).
-        passed = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent"), file.name)
-        if passed.exists():
-            file = passed
         try:
             key = file.read_bytes()
         except OSError as error:

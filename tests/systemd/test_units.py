@@ -84,8 +84,9 @@ inotify = ctypes.CDLL(None).inotify_add_watch(ctypes.CDLL(None).inotify_init1(0)
 answers = {
     "user": f"{os.geteuid()}:{os.getegid()}",
     "arguments": " ".join(sys.argv[1:]),
-    "key": Path(os.environ["CREDENTIALS_DIRECTORY"], "munge.key").read_text(),
-    "key itself": may(lambda: Path("/etc/munge/munge.key").read_text()),
+    "key": Path("/etc/munge/munge.key").read_text(),
+    "key, mode": oct(os.stat("/etc/munge/munge.key").st_mode & 0o777),
+    "key, writing": may(lambda: Path("/etc/munge/munge.key").write_text("x")),
     "state": may(lambda: Path("/var/lib/burstd/database").write_text("x")),
     "spool": may(lambda: Path("/var/spool/burstd/x").write_text("x")),
     "settings": may(lambda: Path("/etc/burstd/burstd.toml").write_text("x")),
@@ -162,13 +163,15 @@ def test_under_a_real_systemd(head: SystemdBox, ask: Callable[[str], dict[str, s
     assert head.shows("burstd.service", "ActiveState") == "inactive"
     said = ask("ada")  # whoever speaks first has it started, and waits meanwhile
     assert head.shows("burstd.service", "ActiveState") == "active"
+    assert head.run(["stat", "-c", "%U %a", "/etc/munge/munge.key"]).stdout == "munge 400\n"
     slurm = head.run(["sh", "-c", "echo $(id -u slurm):$(id -g slurm)"]).stdout.strip()
     assert said.pop("commands").startswith("slurm")
     assert said == {
         "user": slurm,
         "arguments": "--config /etc/burstd/burstd.toml",
         "key": "k" * 64,
-        "key itself": "Permission denied",
+        "key, mode": "0o440",
+        "key, writing": "Read-only file system",
         "state": "yes",
         "spool": "yes",
         "settings": "Read-only file system",
