@@ -43,7 +43,7 @@ def control(served: tuple[FakeOffice, Path]) -> Path:
 
 
 @pytest.fixture
-def run(control: Path, office: FakeOffice, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(control: Path, office: FakeOffice, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs burstctl in this process, its output in a pipe, in UTC."""
     assert office.asked == []
     monkeypatch.setenv("TZ", "UTC")
@@ -55,7 +55,9 @@ def run(control: Path, office: FakeOffice, monkeypatch: pytest.MonkeyPatch) -> R
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Outcome(result.exit_code, result.stdout, result.stderr)
 
-    return burstctl
+    yield burstctl
+    monkeypatch.undo()
+    time.tzset()
 
 
 @contextmanager

@@ -6,12 +6,15 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from burstd.cli.main import app
 from burstd.model.command import ClearPin, Command, CommandResult, HoldSlot, Pause, PlanNow, ReleaseSlot, Resume, SetPin
 from tests.control.client import Client
 from tests.control.office import PLAN, FakeOffice
@@ -290,3 +293,21 @@ memory = "1G"
 gres = "gpu:v100:4"
 offers = [{ provider = "sky" }]
 """
+
+
+def test_every_command_and_option_is_in_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "burstctl.md").read_text(encoding="utf-8")
+    root = typer.main.get_command(app)
+    for words, command in leaves(root, ()):
+        assert f"burstctl {' '.join(words)}" in text, words
+        for option in (o for p in command.params for o in p.opts if o.startswith("--")):
+            assert option in text, (words, option)
+
+
+def leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    inside = getattr(command, "commands", None)
+    if inside is None:
+        yield words, command
+        return
+    for name, child in inside.items():
+        yield from leaves(child, (*words, name))
