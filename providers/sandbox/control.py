@@ -18,6 +18,8 @@ from providers.sandbox.lab import Lab
 from providers.sandbox.server_settings import ServerSettings
 
 _POLL_S = 0.05
+# Servers that this process started, to be reaped when they end.
+_servers: dict[Path, subprocess.Popen[bytes]] = {}
 
 
 class Control:
@@ -102,10 +104,6 @@ def start_server(config: Path, timeout_s: float = 300.0) -> None:
     finally:
         control.close()
     _servers[settings.state.resolve()] = server
-
-
-_servers: dict[Path, subprocess.Popen[bytes]] = {}
-"""Servers that this process started, to be reaped when they end."""
 
 
 def stop_server(state: Path) -> None:
