@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.errors import CloudUnavailable, NodeRefused
+from burstd.model.errors import CloudUnavailable, NodeNotReady, NodeRefused
 from burstd.model.offer import Offer
 from burstd.node.errors import (
     AuthRefused,
@@ -343,6 +344,22 @@ def test_slurmd_that_does_not_start_is_tried_again(bench: Bench, boot: Callable[
     own = ("touch", "/started-{slot}-from-{conf_server}")
     bench.prover(start_command=own).start(claim, bench.pool)
     assert box.path("/started-cl4-from-head").exists()
+
+
+@pytest.mark.parametrize("cluster", ["bookworm", "trixie"], indirect=True)
+def test_slurmctld_is_down_while_a_node_starts(bench: Bench, boot: Callable[..., Box]) -> None:
+    claim = bench.claim("cl6", "10.77.1.6")
+    box = boot("cl6", claim.address)
+    bench.prove(claim, bench.machines.console_of(box))
+    cluster = bench.cluster
+    cluster.sh("scontrol update nodename=cl6 state=power_up && scontrol update nodename=cl6 nodeaddr=10.77.1.6")
+    cluster.stop_slurmctld()
+    # slurmd 22.05 gives up, and burstd will start it again; 24.11 goes on asking by itself.
+    with contextlib.suppress(NodeNotReady):
+        bench.prover().start(claim, bench.pool)
+    cluster.start_slurmctld()
+    bench.prover().start(claim, bench.pool)
+    cluster.wait(lambda: cluster.sh("sinfo -hn cl6 -o %t").split() == ["idle"], 30, "cl6 idle")
 
 
 def test_keys_shown_on_the_console_are_the_machines(bench: Bench, boot: Callable[..., Box]) -> None:
