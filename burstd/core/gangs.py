@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 
 from burstd.core.capacity import Bin, Kind, Taken, new_bin
 from burstd.core.constraint import Alternative, Expression, split
@@ -146,14 +147,15 @@ def _candidates(
             and expression.holds(found.features)
         )
 
+    def free_to_take(found: Bin) -> bool:
+        """A slot that this plan fills for others is theirs, and so is a claim on its way that others wait for."""
+        if found.kind is Kind.COMING:
+            return found.whole and found.name not in packer.promised
+        return found.kind is not Kind.NEW
+
     yield from ((b, b.name, Decimal(0)) for b in own if good(b))
-    common = (packer.bins[i] for i in range(packer.first, len(packer.bins)))
-    # A slot that this plan fills for others is not theirs alone, nor is a claim on its way that others were given.
-    usable: Iterator[Bin] = (
-        b for b in common
-        if b.kind is not Kind.NEW and (b.kind is not Kind.COMING or b.whole) and good(b)
-        and not packer.stale(this.job, b, done)
-    )  # fmt: skip
+    common = chain(packer.open.rest(), packer.later.rest())
+    usable: Iterator[Bin] = (b for b in common if free_to_take(b) and good(b) and not packer.stale(this.job, b, done))
     if pattern.named:
         usable = iter(sorted(usable, key=lambda b: b.name not in pattern.named))
     yield from ((b, b.name, Decimal(0)) for b in usable)

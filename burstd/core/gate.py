@@ -25,7 +25,6 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     unbinds, freed = _unbinds(view, tuning)
     binds: list[Action] = []
     opens: list[Claim] = []
-    reasons: list[str] = []
     groups = _ready_groups(view, tuning, moving)
     ahead = _queue(view)
     for claims, job in groups:
@@ -35,7 +34,6 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
             binds.append(Bind(job.id, job.user, tuple(c.id for c in claims), slots, why))
         else:
             opens += claims
-            reasons.append(f"{', '.join(c.slot for c in claims)} proven")
     closes, why_closed = _closes(view, target, moving)
     closing = {c.slot for c in closes}
     # Bound nodes stay behind the gate: only the job that they are bound to gets past it.
@@ -45,9 +43,15 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     desired = view.slots - out
     changes: list[Action] = []
     if desired != view.gated & view.slots or opens or closes:
-        reason = "; ".join(reasons + why_closed) or "the reservation differed from the record"
-        changes = [SetGate(desired, reason, tuple(c.id for c in opens), tuple(c.id for c in closes))]
+        why = (*("proven and wanted" for _ in opens), *why_closed)
+        reason = _what(opens, closes) or "the reservation differs from the record"
+        changes = [SetGate(desired, reason, tuple(c.id for c in opens), tuple(c.id for c in closes), why)]
     return [*changes, *unbinds, *binds]
+
+
+def _what(opens: list[Claim], closes: list[Claim]) -> str:
+    words = (("open", opens), ("close", closes))
+    return "; ".join(f"{word} {', '.join(c.slot for c in claims)}" for word, claims in words if claims)
 
 
 def _ready_groups(view: View, tuning: Tuning, moving: frozenset[str]) -> list[tuple[list[Claim], Job | None]]:
@@ -130,7 +134,7 @@ def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Cl
         else:
             continue
         closes.append(claim)
-        reasons.append(f"{claim.slot} {reason}")
+        reasons.append(reason)
     return closes, reasons
 
 

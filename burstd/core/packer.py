@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import islice
 
 from burstd.core.capacity import Bin, Capacity, Kind, Taken, new_bin
 from burstd.core.pattern import Pattern, Route
@@ -33,16 +35,37 @@ class Outcome:
     """Which part of a gang found no room."""
 
 
+@dataclass(slots=True)
+class Row:
+    """Bins in the order in which they are filled."""
+
+    bins: list[Bin]
+    first: int = 0
+    """Index of the first that has a CPU left."""
+
+    def rest(self) -> Iterator[Bin]:
+        """Those from the first that has a CPU left."""
+        return islice(self.bins, self.first, None)
+
+
 class Packer:
     """The bins while they are filled."""
 
-    def __init__(self, snapshot: Snapshot, capacity: Capacity) -> None:
+    def __init__(self, snapshot: Snapshot, capacity: Capacity, waiting: AbstractSet[str]) -> None:
+        """``waiting`` are the ids of the jobs that count."""
         self.now = snapshot.now
         self.reserved: Mapping[str, list[Bin]] = capacity.reserved
-        self.bins = capacity.common
-        """Common bins, in filling order; bins of new slots for single jobs are added at the end."""
-        self.first = 0
-        """Index of the first bin that has a CPU left."""
+        self.open = Row([found for found in capacity.common if found.kind <= Kind.OPEN])
+        """Nodes on which a job starts at once."""
+        self.later = Row([found for found in capacity.common if found.kind > Kind.OPEN])
+        """Claims on their way; new slots of single jobs are added at the end."""
+        self._made_for: dict[str, Row] = {}
+        self.promised: set[str] = set()
+        """Claims on their way for a job that still waits. Others may fill what it leaves, but no gang takes them."""
+        for found in self.later.bins:
+            for job in waiting & set(found.claim.jobs) if found.claim is not None else ():
+                self.promised.add(found.name)
+                self._made_for.setdefault(job, Row([])).bins.append(found)
         self.gangs: list[tuple[str, list[Bin]]] = []
         """New slots of gangs, by gang."""
         self._free = {pool: dict.fromkeys(slots) for pool, slots in capacity.free.items()}
@@ -52,24 +75,28 @@ class Packer:
         """Places jobs of one node: as many of the tasks as there is room for."""
         done = Outcome(left=tasks)
         pattern.left -= tasks
-        mine = self.reserved.get(job.id)
-        if mine:
-            self._fill(mine, 0, job, pattern, done)
-        if done.left and pattern.cursor < len(self.bins):
-            pattern.cursor = self._fill(self.bins, max(pattern.cursor, self.first), job, pattern, done)
+        if job.id in self.reserved:
+            self._fill(Row(self.reserved[job.id]), 0, job, pattern, done)
+        # What is open starts it at once; then what was made for it, so that nothing is made for it twice.
+        pattern.cursor_open = self._fill(self.open, pattern.cursor_open, job, pattern, done)
+        if job.id in self._made_for:
+            self._fill(self._made_for[job.id], 0, job, pattern, done)
+        pattern.cursor_later = self._fill(self.later, pattern.cursor_later, job, pattern, done)
         while done.left and not done.stuck:
             found = self._new_bin(pattern, done.left)
             if found is None:
                 break
-            self.bins.append(found)
-            self._fill(self.bins, len(self.bins) - 1, job, pattern, done)
+            self.later.bins.append(found)
+            self._fill(self.later, len(self.later.bins) - 1, job, pattern, done)
         return done
 
-    def _fill(self, bins: list[Bin], start: int, job: Job, pattern: Pattern, done: Outcome) -> int:
+    def _fill(self, row: Row, start: int, job: Job, pattern: Pattern, done: Outcome) -> int:
         """First fit from ``start``; returns the index before which no bin has room for the pattern any more."""
-        share = pattern.alone
-        full = start
+        share, bins = pattern.alone, row.bins
+        full = start = max(start, row.first)
         for index in range(start, len(bins)):
+            if not done.left:
+                break
             found = bins[index]
             room = found.room(share) if pattern.usable(found) else 0
             if room and not self.stale(job, found, done):
@@ -79,11 +106,8 @@ class Packer:
                 self._note(found, job, times, done)
             if not room and full == index:
                 full = index + 1
-            if not done.left:
-                break
-        if bins is self.bins:
-            while self.first < len(bins) and bins[self.first].cpus <= 0:
-                self.first += 1
+        while row.first < len(bins) and bins[row.first].cpus <= 0:
+            row.first += 1
         return full
 
     def _note(self, found: Bin, job: Job, times: int, done: Outcome) -> None:

@@ -49,8 +49,10 @@ class Pattern:
     """It takes more than one node."""
     left: int = 0
     """How many of it are still to be placed."""
-    cursor: int = 0
-    """Index of the first common bin that may have room: room only shrinks."""
+    cursor_open: int = 0
+    """Index of the first open bin that may have room: room only shrinks."""
+    cursor_later: int = 0
+    """The same for those that are on their way or new."""
     full: bool = False
     """No room was found for a gang of it; there will be none for the next."""
     why: tuple[str, str] | None = None

@@ -62,7 +62,7 @@ class _Placement:
             for pattern in patterns:
                 pattern.left += ask.tasks
         room = capacity(self._snapshot, self._slurm, self._gangs(demand))
-        packer = Packer(self._snapshot, room)
+        packer = Packer(self._snapshot, room, self._order.keys())
         wording = Wording(self._snapshot, self._judged, self._patterns, packer)
         for ask, patterns in asks:
             if len(ask.jobs) == 1 and not patterns[0].gang:
@@ -132,7 +132,7 @@ class _Placement:
 
     def _wants(self, packer: Packer) -> tuple[Want, ...]:
         """One for each new node of single jobs, one for each pool of a gang, in the order of their first jobs."""
-        wants = [self._want([found]) for found in packer.bins if found.kind is Kind.NEW]
+        wants = [self._want([found]) for found in packer.later.bins if found.kind is Kind.NEW]
         for gang, bins in packer.gangs:
             alike: dict[tuple[str, str], list[Bin]] = {}
             for found in bins:

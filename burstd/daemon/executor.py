@@ -6,7 +6,7 @@ A step that Slurm does not answer is left: the next loop plans it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -127,28 +127,29 @@ class Executor:
                 self._scheduler.set_address(action.addresses)
             case SetGate():
                 self._scheduler.set_gate(action.nodes)
-                self._moves(action.opens, S.READY, S.OPEN, action.reason)
-                self._moves(action.closes, S.OPEN, S.CLOSING, action.reason)
+                split = len(action.opens)
+                self._moves(action.opens, S.READY, S.OPEN, action.why[:split])
+                self._moves(action.closes, S.OPEN, S.CLOSING, action.why[split:])
             case Bind():
                 self._scheduler.bind(action.job_id, action.user, action.nodes)
                 self._memory.bound_since[action.job_id] = now
-                self._moves(action.claims, S.READY, S.OPEN, action.reason)
+                self._moves(action.claims, S.READY, S.OPEN, [action.reason] * len(action.claims))
             case Unbind():
                 self._scheduler.unbind(action.job_id)
                 self._memory.bound_since.pop(action.job_id, None)
             case PowerDown():
                 self._scheduler.power_down(action.nodes, force=action.force)
                 self._memory.tidied.update(dict.fromkeys(action.nodes, now))
-                self._moves(action.ends, S.CLOSING, S.TERMINATING, action.reason)
+                self._moves(action.ends, S.CLOSING, S.TERMINATING, [action.reason] * len(action.ends))
             case NodeDown():
                 self._scheduler.down(action.nodes, action.reason)
             case _:
                 raise TypeError(f"no such step: {action!r}")
         return 1
 
-    def _moves(self, claims: Iterable[str], old: ClaimState, new: ClaimState, reason: str) -> None:
+    def _moves(self, claims: Sequence[str], old: ClaimState, new: ClaimState, reasons: Sequence[str]) -> None:
         with self._store.batch():
-            for claim_id in claims:
+            for claim_id, reason in zip(claims, reasons, strict=True):
                 if self._store.claim(claim_id).state is old:
                     self._store.move(claim_id, old, new, reason)
 

@@ -48,8 +48,12 @@ class Memory:
 
     def refused(self, action: Action, error: str, now: float) -> None:
         """Slurm said no: the same step is not tried again for a few seconds."""
-        self.refusals = {a: kept for a, kept in self.refusals.items() if now - kept[0] < REFUSED_S}
+        self.refusals = {a: kept for a, kept in self.refusals.items() if now - kept[0] < 2 * REFUSED_S}
         self.refusals[action] = (now, error)
+
+    def alarms(self, now: float) -> list[str]:
+        """What Slurm refused in the last seconds."""
+        return [text for at, text in self.refusals.values() if now - at < 2 * REFUSED_S]
 
     def refused_lately(self, action: Action, now: float) -> bool:
         """True while the pause after a refusal lasts."""

@@ -112,7 +112,8 @@ class Reconciler:
             # Nothing is asked of a cloud that was not written down first: no space means no launch.
             self._raise_alarm(f"the record cannot be written: {error}")
             return STORE_RETRY_S
-        self._raise_alarm("; ".join(f"policy {f.name} failed: {f.error}" for f in plan.target.failed))
+        failed = [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
+        self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot)
 
     def _raise_alarm(self, alarm: str) -> None:

@@ -195,10 +195,12 @@ def _waiting(snapshot: Snapshot, plan: Plan, caller: Caller) -> WaitingView:
     jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
     said = [(job, words[job.id]) for job in jobs if job.id in words]
     groups: dict[tuple[str, str], list[tuple[Job, Remark]]] = {}
+    gists: dict[str, str] = {}
     for job, remark in said:
         if caller.owns(job.user):
-            # What differs in numbers and names of nodes only is the same to a person.
-            groups.setdefault((remark.verdict, _DIGITS.sub("#", remark.reason)), []).append((job, remark))
+            # What differs in numbers and names of nodes only is the same to a person. Thousands share their reason.
+            gist = gists.get(remark.reason) or gists.setdefault(remark.reason, _DIGITS.sub("#", remark.reason))
+            groups.setdefault((remark.verdict, gist), []).append((job, remark))
     ranked = sorted(groups.values(), key=lambda g: -len(g))
     return WaitingView(
         jobs=len(said),

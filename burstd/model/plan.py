@@ -80,12 +80,17 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SetGate:
-    """The gate shall hold exactly these slots. ``opens`` and ``closes`` are the claims whose state this changes."""
+    """The gate shall hold exactly these slots. ``opens`` and ``closes`` are the claims whose state this changes.
+
+    ``why`` has a reason of its own for each of them.
+    """
 
     nodes: frozenset[str]
     reason: str
     opens: tuple[str, ...] = ()
     closes: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+    """For each of ``opens``, then for each of ``closes``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Cluster:
 
     ``head_layers`` are laid over the head's root file system, the topmost first; with ``programs`` the folder where
     they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/power_client.py.
-    ``extra_conf`` are more lines of slurm.conf. Everything ends with ``down``, at the end of ``with``, or when this
+    ``head_setup`` are commands of the head before slurmctld starts. ``extra_conf`` are more lines of slurm.conf. Everything ends with ``down``, at the end of ``with``, or when this
     process ends in any way, unless ``keep``.
     """
 
@@ -50,6 +50,7 @@ class Cluster:
         head_layers: Sequence[Path] = (),
         head_binds: Sequence[Bind] = (),
         head_files: Sequence[File] = (),
+        head_setup: Sequence[Sequence[str]] = (),
         programs: str = "",
         extra_conf: str = "",
         keep: bool = False,
@@ -63,6 +64,7 @@ class Cluster:
         self._head_layers = tuple(head_layers)
         self._head_binds = tuple(head_binds)
         self._head_files = tuple(head_files)
+        self._head_setup = tuple(head_setup)
         self._programs = programs
         self._extra = extra_conf
         self._keep = keep
@@ -103,7 +105,8 @@ class Cluster:
         key = secrets.token_bytes(128)
         (self.state / "munge.key").touch(mode=0o600)
         (self.state / "munge.key").write_bytes(key)
-        services = [slurm_files.prepare(), slurm_files.MUNGED, ["slurmctld"]]
+        # slurmctld switches power saving off for good where ResumeProgram is not there when it starts.
+        services = [slurm_files.prepare(), slurm_files.MUNGED, *self._head_setup, ["slurmctld"]]
         self.lab.start(
             BoxSpec(
                 "head",

@@ -118,17 +118,16 @@ class Site:
             pools=self.pools,
             head_layers=[needs],
             head_binds=[Bind(wheel, f"/opt/{wheel.name}")],
+            head_setup=[_pip(f"/opt/{wheel.name}")],
             programs=f"{programs.PREFIX}/bin",
             extra_conf=self._extra,
             progress=self._progress,
         )
-        self._progress("starting Slurm")
+        self._progress("installing burstd and starting Slurm")
         self.cluster.up()
         self._progress("starting the cloud")
         self._start_cloud([image, rootfs.path])
-        self._progress("installing and starting burstd")
-        pip = [f"{programs.PREFIX}/bin/pip", "install", "--quiet", "--no-deps", "--no-index", f"/opt/{wheel.name}"]
-        self.cluster.head.run([*pip, "--disable-pip-version-check"], timeout=120)
+        self._progress("starting burstd")
         self._write(CONFIG, self.burstd_toml(), 0o644)
         self.start_burstd()
         return self
@@ -264,6 +263,12 @@ class Site:
         self.wait(
             lambda: not self.instances() and not self.api("/v1/nodes")["nodes"], timeout_s, "no machine, no claim"
         )
+
+
+def _pip(wheel: str) -> list[str]:
+    """Installs burstd as docs/admin.md says; what it needs is there already."""
+    words = [f"{programs.PREFIX}/bin/pip", "install", "--quiet", "--no-deps", "--no-index"]
+    return [*words, "--disable-pip-version-check", wheel]
 
 
 def _pool_toml(pool: Pool) -> str:

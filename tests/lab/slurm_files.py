@@ -89,7 +89,9 @@ def prepare() -> list[str]:
     """Users and folders that packages or an administrator would have made."""
     users = "; ".join(f"useradd -m -s /bin/bash -u {uid} {name}" for name, uid in USERS.items())
     folders = "mkdir -p /run/munge /run/slurmctld /var/log/slurm /var/lib/slurm/slurmd /var/lib/slurm/slurmctld"
-    owners = "chown munge: /run/munge; chown slurm: /run/slurmctld /var/log/slurm /var/lib/slurm/slurmctld"
+    folders += " /run/burstd /var/spool/burstd/power"
+    owners = "chown munge: /run/munge; chown -R slurm: /run/slurmctld /var/log/slurm /var/lib/slurm/slurmctld"
+    owners += " /run/burstd /var/spool/burstd"
     return ["sh", "-c", f"{users}; {folders}; {owners}"]
 
 
