@@ -51,11 +51,13 @@ class Paper:
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """One line, wrapped where the window is narrower; a part may come with its style."""
-        self._console.print(Text.assemble(*parts))
+        self._console.print(
+            Text.assemble(*((_safe(p), "") if isinstance(p, str) else (_safe(p[0]), p[1]) for p in parts))
+        )
 
     def note(self, text: str, style: str = "", indent: int = 2) -> None:
         """An indented paragraph."""
-        self._console.print(Padding(Text(text, style), (0, 0, 0, indent), expand=False))
+        self._console.print(Padding(Text(_safe(text), style), (0, 0, 0, indent), expand=False))
 
     def blank(self) -> None:
         """An empty line between blocks."""
@@ -78,7 +80,7 @@ class Paper:
                 overflow="fold" if head.endswith("*") else "ellipsis",
             )
         for row in rows:
-            made.add_row(*row)
+            made.add_row(*(cell if isinstance(cell, Text) else _safe(cell) for cell in row))
         if whole:
             needed = self._console.measure(made, options=self._console.options.update(max_width=10_000)).maximum
             if needed > self._console.width:
@@ -93,7 +95,12 @@ class Paper:
 
 def styled(word: str) -> Text:
     """A verdict or state in its colour."""
-    return Text(word, STYLES.get(word, ""))
+    return Text(_safe(word), STYLES.get(word, ""))
+
+
+def _safe(text: str) -> str:
+    """Without control characters: names of jobs come from anybody, and a terminal obeys what it is sent."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def count(number: int) -> Text:

@@ -16,6 +16,7 @@ import typer
 
 from burstd.cli.main import app
 from burstd.model.command import ClearPin, Command, CommandResult, HoldSlot, Pause, PlanNow, ReleaseSlot, Resume, SetPin
+from burstd.model.snapshot import SlurmView
 from tests.control.client import Client
 from tests.control.office import PLAN, FakeOffice
 from tests.control.world import MINE, NOW, SNAPSHOT
@@ -181,6 +182,16 @@ def test_hold_and_failed_policies_are_seen(run: Run, office: FakeOffice) -> None
     out = run("status").out
     assert "on hold, nothing is booted or closed (burstctl unhold): audit" in out
     assert "! the record cannot be written: no space is left" in out
+
+
+def test_a_name_cannot_steer_the_terminal(run: Run, office: FakeOffice) -> None:
+    assert isinstance(SNAPSHOT.slurm, SlurmView)
+    evil = replace(SNAPSHOT.slurm.jobs[0], name="x\x1b]0;owned\x07\x9b31m[bold]y", reason="\x1b[2J")
+    office.last = (replace(SNAPSHOT, slurm=replace(SNAPSHOT.slurm, jobs=(evil,))), PLAN)
+    for words in ("job show 101", "job list", "explain 101", "status"):
+        out = run(*words.split()).out
+        assert not {"\x1b", "\x07", "\x9b"} & set(out)
+    assert "[bold]y" in run("job", "show", "101").out
 
 
 def test_before_the_first_loop(run: Run, office: FakeOffice) -> None:
