@@ -51,9 +51,8 @@ class Paper:
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """One line, wrapped where the window is narrower; a part may come with its style."""
-        self._console.print(
-            Text.assemble(*((_safe(p), "") if isinstance(p, str) else (_safe(p[0]), p[1]) for p in parts))
-        )
+        pairs = ((part, "") if isinstance(part, str) else part for part in parts)
+        self._console.print(Text.assemble(*((_safe(text), style) for text, style in pairs)))
 
     def note(self, text: str, style: str = "", indent: int = 2) -> None:
         """An indented paragraph."""
@@ -80,7 +79,7 @@ class Paper:
                 overflow="fold" if head.endswith("*") else "ellipsis",
             )
         for row in rows:
-            made.add_row(*(cell if isinstance(cell, Text) else _safe(cell) for cell in row))
+            made.add_row(*(_safe_cell(cell) for cell in row))
         if whole:
             needed = self._console.measure(made, options=self._console.options.update(max_width=10_000)).maximum
             if needed > self._console.width:
@@ -96,6 +95,12 @@ class Paper:
 def styled(word: str) -> Text:
     """A verdict or state in its colour."""
     return Text(_safe(word), STYLES.get(word, ""))
+
+
+def _safe_cell(cell: Cell) -> Cell:
+    if isinstance(cell, Text):
+        return cell if cell.plain.isprintable() else Text(_safe(cell.plain), cell.style)
+    return _safe(cell)
 
 
 def _safe(text: str) -> str:
