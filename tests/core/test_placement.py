@@ -276,3 +276,26 @@ def test_a_free_node_that_slurm_does_not_use_is_not_trusted_for_ever() -> None:
 
 def test_running_jobs_want_nothing() -> None:
     assert target(job(state=JobState.RUNNING), job("2", state=JobState.CONFIGURING)).wants == ()
+
+
+def test_a_job_with_a_choice_leaves_others_what_was_made_for_them() -> None:
+    """First fit alone would give job 1 the claim of job 2, and start one more for job 2, at every look."""
+    other = pool("other", partitions=("gpu",))
+    free, bound_to_burst = job("1", partitions=("burst", "gpu"), cpus=4), job("2", cpus=4)
+    claims = (claim("cpu1", S.BOOTING, jobs=("2",)), claim("other1", S.PLANNED, jobs=("1",)))
+    found = target(free, bound_to_burst, pools=(pool(), other), claims=claims)
+    assert found.wants == ()
+    assert found.placed == {"1": ("other1",), "2": ("cpu1",)}
+
+
+def test_a_gang_does_not_take_what_was_made_for_others() -> None:
+    mine = claim("cpu1", S.BOOTING, jobs=("2",))
+    found = target(job("1", nodes=2, cpus=2, priority=1), job("2", exclusive=True), claims=(mine,))
+    assert [(w.slots, w.gang) for w in found.wants] == [(("cpu2", "cpu3"), "1")]
+    nobodys = target(job("1", nodes=2, cpus=2, priority=1), claims=(mine,))
+    assert [w.slots for w in nobodys.wants] == [("cpu2",)], "nobody waits for it any more"
+
+
+def test_what_is_open_comes_before_what_is_on_its_way() -> None:
+    claims = (claim("cpu1", S.BOOTING, jobs=("1",)), claim("cpu2", S.OPEN))
+    assert target(job(), claims=claims).placed == {"1": ("cpu2",)}
