@@ -367,7 +367,3 @@ def test_keys_shown_on_the_console_are_the_machines(bench: Bench, boot: Callable
     shown = keys_of_console(bench.machines.console_of(box)())
     file = box.run(["cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).stdout.split()
     assert shown == {" ".join(file[:2])}
-
-
-def test_the_cluster_is_unharmed(cluster: Cluster) -> None:
-    assert cluster.sh("sinfo -hn op1 -o %t").split() == ["idle"]
