@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import statistics
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from burstd.slurm.hostlist import compress
 from providers.sandbox.errors import SandboxError
 from tests.lab.remains import remains
 from tests.lab.site import Site
@@ -61,7 +63,7 @@ class Story:
     what: dict[str, tuple[str, float]] = field(default_factory=dict)
     """What a job is and when it was submitted, by its bare number."""
     slots: dict[str, str] = field(default_factory=dict)
-    refused: list[tuple[str, str]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     last: int = 0
 
@@ -80,7 +82,7 @@ class Story:
         except RuntimeError as error:
             self.say("ada", f"$ {command}")
             self.say("slurm", f"refused at once: {' '.join(str(error).split())}")
-            self.refused.append((what, " ".join(str(error).split())))
+            self.refused.append(what)
             return
         self.what[job] = (what, at)
         self.say("ada", f"$ {command}    -> job {job}", at)
@@ -111,36 +113,43 @@ class Story:
 
     def _look_at_events(self) -> None:
         page = self.site.api("/v1/events", after=self.last, limit=1000)
-        for event in page["events"]:
-            self._tell(event)
         self.last = page["last"]
+        # What happens to several nodes at once, for one reason, is one line.
+        together: dict[tuple[str, str, str], tuple[list[str], float]] = {}
+        for event in page["events"]:
+            for who, name, verb, reason in self._lines(event):
+                at = _seconds(event["time"])
+                names, _ = together.setdefault((who, verb, reason), ([], at))
+                names.append(name)
+        for (who, verb, reason), (names, at) in together.items():
+            self.say(who, f"{compress(sorted(filter(None, names)))} {verb}: {reason}".strip(), at)
 
     def _slot(self, claim: str) -> str:
         if claim not in self.slots:
             self.slots[claim] = self.site.api(f"/v1/nodes/{claim}")["node"]["slot"]
         return self.slots[claim]
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _lines(self, event: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+        """Who, which node, what happened to it, why; nothing for what a person need not read."""
         kind, _, name = event["subject"].partition(":")
-        new, reason = event["new"], event["reason"]
-        at = _seconds(event["time"])
-        if kind == "job":
-            self.say("burstd", f"job {name}: {reason}", at)
-        elif kind == "claim" and new != event["old"]:
+        old, new, reason = event["old"], event["new"], event["reason"]
+        if kind == "job" and new != old and (old, new) != ("boot", "covered"):
+            yield "burstd", "", f"job {name}", reason
+        elif kind == "claim" and new in _STATES and new != old:
             slot = self._slot(name)
             self.used.add(slot)
             who = {"booting": "cloud", "gone": "cloud", "proving": "node"}.get(new, "burstd")
-            self.say(who, f"{slot} {_STATES.get(new, new)}: {reason}", at)
+            yield who, slot, _STATES[new], re.sub(r" gave instance .*", "", reason)
         elif kind == "slot" and new == "proven":
-            self.say("node", f"{name} proven: {reason}", at)
-        elif kind in ("breaker", "orphan", "pool"):
-            self.say("burstd", f"{name} {new}: {reason}", at)
+            yield "node", name, "proven", re.sub(r"^\S+ has | \([0-9.]+ s\)$", "", reason)
+        elif kind in ("breaker", "orphan", "pool") and new != old:
+            yield "burstd", "", f"{name} {new}", reason
 
 
 _STATES = {
-    "planned": "is wanted", "launching": "is asked for", "booting": "boots", "proving": "is being proven",
-    "ready": "is ready", "open": "is open", "closing": "is closing", "terminating": "is being ended",
-    "gone": "is gone", "failed": "failed", "lost": "is lost",
+    "planned": "written down", "launching": "asked for", "booting": "booting", "proving": "being proven",
+    "ready": "ready", "open": "open", "closing": "closed", "terminating": "being ended",
+    "gone": "gone", "failed": "failed", "lost": "lost",
 }  # fmt: skip
 
 
@@ -151,13 +160,13 @@ def _seconds(stamp: str) -> float:
 
 def play(story: Story) -> None:
     """Submits, watches, ends."""
-    story.submit("one CPU job", "-p burst -c2 -t5", "hostname; sleep 6")
+    story.submit("CPU job", "-p burst -c2 --mem=200 -t5", "hostname; sleep 6")
     story.submit(
-        "an array of 8 GPU tasks", "-p burst --gres=gpu:v100:2 --array=1-8 -t5", "nvidia=$CUDA_VISIBLE_DEVICES; sleep 4"
+        "GPU array", "-p burst --gres=gpu:v100:2 --mem=100 --array=1-8 -t5", "echo $CUDA_VISIBLE_DEVICES; sleep 4"
     )
-    story.submit("a job of two whole nodes", "-p burst -N2 --exclusive --gres=gpu:4 -t5", "srun hostname; sleep 5")
-    story.submit("whichever starts first", "-p onprem,burst -t5", "hostname; sleep 3")
-    story.submit("one that cannot run", "-p burst --gres=gpu:h100:1 -t5", "hostname")
+    story.submit("two whole nodes", "-p burst -N2 --exclusive --gres=gpu:4 -t5", "srun hostname; sleep 5")
+    story.submit("onprem or burst", "-p onprem,burst -t5", "hostname; sleep 3")
+    story.submit("cannot run", "-p burst --gres=gpu:h100:1 -t5", "hostname")
     explained = False
     deadline = time.time() + PATIENCE_S
     while True:
@@ -190,15 +199,19 @@ def summary(story: Story) -> None:
     for job in sorted(story.jobs.values(), key=lambda j: (j.submitted, j.id)):
         waited = f"{job.started - job.submitted:.1f} s" if job.started else "-"
         table.add_row(job.id, job.what, waited, job.nodes, job.state.lower())
-    for what, why in story.refused:
-        table.add_row("-", what, "-", "-", f"refused at sbatch: {why.rsplit(': ', 1)[-1]}")
+    for what in story.refused:
+        table.add_row("-", what, "-", "-", "refused at sbatch")
     story.console.print(table)
     bill = story.site.api("/v1/bill", group="job")
     lines = Table(title="The bill, by job", title_justify="left")
     for column in ("job", "machine time", "cost"):
         lines.add_column(column, justify="right")
     for line in bill["lines"]:
-        lines.add_row(str(line["key"]), f"{float(line['seconds']):.0f} s", f"{line['amount']} {line['currency']}")
+        cost = f"{float(line['cost']['amount']):.4f} {line['cost']['currency']}"
+        lines.add_row(line["key"] or "nobody's", f"{line['machine_s']:.0f} s", cost)
+    total = ", ".join(f"{float(t['amount']):.4f} {t['currency']}" for t in bill["total"])
+    lines.add_section()
+    lines.add_row("all", "", total)
     story.console.print(lines)
     calls = story.site.cloud.calls()
     story.console.print(
