@@ -17,7 +17,7 @@ import typer
 from burstd.cli.main import app
 from burstd.model.command import ClearPin, Command, CommandResult, HoldSlot, Pause, PlanNow, ReleaseSlot, Resume, SetPin
 from burstd.model.snapshot import SlurmView
-from tests.control.client import Client
+from tests.control.client import ME, Client
 from tests.control.office import PLAN, FakeOffice
 from tests.control.world import MINE, NOW, SNAPSHOT
 
@@ -116,22 +116,21 @@ def test_what_people_read(run: Run, words: str, says: str) -> None:
     assert outcome.code == 0
 
 
-@needs_root
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (("scale", "gpu", "4"), SetPin("gpu", 4, "exact", None, "user:root")),
+        (("scale", "gpu", "4"), SetPin("gpu", 4, "exact", None, f"user:{ME}")),
         (
             ("scale", "gpu", "2", "--floor", "--for", "1h30m"),
-            SetPin("gpu", 2, "floor", NOW + 5400, "user:root"),
+            SetPin("gpu", 2, "floor", NOW + 5400, f"user:{ME}"),
         ),
-        (("scale", "cpu", "0", "--ceiling"), SetPin("cpu", 0, "ceiling", None, "user:root")),
-        (("scale", "gpu", "--clear"), ClearPin("gpu", "user:root")),
-        (("node", "drain", "gpu[1-2]", "cpu1", "-r", "hot"), HoldSlot(("gpu1", "gpu2", "cpu1"), "hot", "user:root")),
-        (("node", "release", "gpu8"), ReleaseSlot(("gpu8",), "user:root")),
-        (("hold", "audit of the cloud account"), Pause("audit of the cloud account", "user:root")),
-        (("unhold",), Resume("user:root")),
-        (("plan",), PlanNow("user:root")),
+        (("scale", "cpu", "0", "--ceiling"), SetPin("cpu", 0, "ceiling", None, f"user:{ME}")),
+        (("scale", "gpu", "--clear"), ClearPin("gpu", f"user:{ME}")),
+        (("node", "drain", "gpu[1-2]", "cpu1", "-r", "hot"), HoldSlot(("gpu1", "gpu2", "cpu1"), "hot", f"user:{ME}")),
+        (("node", "release", "gpu8"), ReleaseSlot(("gpu8",), f"user:{ME}")),
+        (("hold", "audit of the cloud account"), Pause("audit of the cloud account", f"user:{ME}")),
+        (("unhold",), Resume(f"user:{ME}")),
+        (("plan",), PlanNow(f"user:{ME}")),
     ],
 )
 def test_what_is_asked_for_reaches_the_daemon(

@@ -10,6 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from burstd.daemon.control_rights import Rights
+from burstd.daemon.sockets import Peer
+
+ME = Rights("").caller(Peer(os.geteuid(), os.getegid(), os.getpid())).user
+"""Who runs the tests: an administrator, as the server runs in the same process."""
+
 
 class Client:
     """One connection. ``uid`` other than this process's is taken on by a forked child that connects for us."""

@@ -31,7 +31,7 @@ from burstd.model.command import (
 from burstd.model.snapshot import Unavailable
 from burstd.store import Reader, StoreFull
 
-from .client import Client
+from .client import ME, Client
 from .office import PLAN, FakeOffice, serving
 from .world import CLAIMS, G4, MINE, NOW, SNAPSHOT
 
@@ -53,7 +53,7 @@ def test_the_interfaces_fit(office: FakeOffice, record: Reader) -> None:
 
 def test_status_counts_every_claim_once(root: Client) -> None:
     status = root.get("/v1/status")
-    assert status["you"] == {"user": "root", "admin": True}
+    assert status["you"] == {"user": ME, "admin": True}
     gpu, cpu = status["pools"]
     counted = {k: gpu[k] for k in ("slots", "free", "held", "wanted", "booting", "ready", "busy", "idle", "failed")}
     assert counted == {
@@ -144,28 +144,27 @@ def test_members_of_the_admin_group_act(record: Reader) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "command"),
     [
-        ("PUT", "pools/gpu/pin", {"nodes": 8}, SetPin("gpu", 8, "exact", None, "user:root")),
+        ("PUT", "pools/gpu/pin", {"nodes": 8}, SetPin("gpu", 8, "exact", None, f"user:{ME}")),
         (
             "PUT",
             "pools/gpu/pin",
             {"nodes": 2, "kind": "ceiling", "for_s": 7200},
-            SetPin("gpu", 2, "ceiling", NOW + 7200, "user:root"),
+            SetPin("gpu", 2, "ceiling", NOW + 7200, f"user:{ME}"),
         ),
-        ("DELETE", "pools/gpu/pin", None, ClearPin("gpu", "user:root")),
+        ("DELETE", "pools/gpu/pin", None, ClearPin("gpu", f"user:{ME}")),
         (
             "POST",
             "nodes/hold",
             {"nodes": ["gpu[1-2],cpu1", "c-gpu2"], "reason": "hot"},
-            HoldSlot(("gpu1", "gpu2", "cpu1"), "hot", "user:root"),
+            HoldSlot(("gpu1", "gpu2", "cpu1"), "hot", f"user:{ME}"),
         ),
-        ("POST", "nodes/release", {"nodes": ["gpu8"]}, ReleaseSlot(("gpu8",), "user:root")),
-        ("PUT", "hold", {"reason": "audit"}, Pause("audit", "user:root")),
-        ("DELETE", "hold", None, Resume("user:root")),
-        ("POST", "reload", None, Reload("user:root")),
-        ("POST", "plan", None, PlanNow("user:root")),
+        ("POST", "nodes/release", {"nodes": ["gpu8"]}, ReleaseSlot(("gpu8",), f"user:{ME}")),
+        ("PUT", "hold", {"reason": "audit"}, Pause("audit", f"user:{ME}")),
+        ("DELETE", "hold", None, Resume(f"user:{ME}")),
+        ("POST", "reload", None, Reload(f"user:{ME}")),
+        ("POST", "plan", None, PlanNow(f"user:{ME}")),
     ],
 )
-@needs_root
 def test_what_is_asked_becomes_one_command(
     root: Client, office: FakeOffice, method: str, path: str, body: object, command: Command
 ) -> None:
