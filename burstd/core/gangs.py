@@ -154,7 +154,7 @@ def _candidates(
         return found.kind is not Kind.NEW
 
     yield from ((b, b.name, Decimal(0)) for b in own if good(b))
-    common = chain(packer.open.rest(), packer.later.rest())
+    common = chain(packer.site.rest(), packer.open.rest(), packer.later.rest())
     usable: Iterator[Bin] = (b for b in common if free_to_take(b) and good(b) and not packer.stale(this.job, b, done))
     if pattern.named:
         usable = iter(sorted(usable, key=lambda b: b.name not in pattern.named))

@@ -30,8 +30,8 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     for claims, job in groups:
         if job is not None and job.id not in bound and _needs_binding(job, len(claims), ahead, tuning):
             slots = tuple(c.slot for c in claims)
-            why = f"booted for job {job.id} alone"
-            binds.append(Bind(job.id, job.user, tuple(c.id for c in claims), slots, why))
+            reason = f"booted for job {job.id} alone"
+            binds.append(Bind(job.id, job.user, tuple(c.id for c in claims), slots, reason))
         else:
             opens += claims
     closes, why_closed = _closes(view, target, moving)
@@ -44,8 +44,8 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     changes: list[Action] = []
     if desired != view.gated & view.slots or opens or closes:
         why = (*("proven and wanted" for _ in opens), *why_closed)
-        reason = _what(opens, closes) or "the reservation differs from the record"
-        changes = [SetGate(desired, reason, tuple(c.id for c in opens), tuple(c.id for c in closes), why)]
+        what = _what(opens, closes) or "the reservation differs from the record"
+        changes = [SetGate(desired, what, tuple(c.id for c in opens), tuple(c.id for c in closes), why)]
     return [*changes, *unbinds, *binds]
 
 

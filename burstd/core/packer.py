@@ -55,16 +55,19 @@ class Packer:
         """``waiting`` are the ids of the jobs that count."""
         self.now = snapshot.now
         self.reserved: Mapping[str, list[Bin]] = capacity.reserved
-        self.open = Row([found for found in capacity.common if found.kind <= Kind.OPEN])
-        """Nodes on which a job starts at once."""
+        self.site = Row([found for found in capacity.common if found.kind is Kind.NODE])
+        """Nodes of the site on which a job starts at once."""
+        self.open = Row([found for found in capacity.common if found.kind is Kind.OPEN])
+        """Burst nodes on which a job starts at once."""
         self.later = Row([found for found in capacity.common if found.kind > Kind.OPEN])
         """Claims on their way; new slots of single jobs are added at the end."""
         self._made_for: dict[str, Row] = {}
         self.promised: set[str] = set()
         """Claims on their way for a job that still waits. Others may fill what it leaves, but no gang takes them."""
-        for found in self.later.bins:
+        for found in (*self.later.bins, *self.open.bins):
             for job in waiting & set(found.claim.jobs) if found.claim is not None else ():
-                self.promised.add(found.name)
+                if found.kind > Kind.OPEN:
+                    self.promised.add(found.name)
                 self._made_for.setdefault(job, Row([])).bins.append(found)
         self.gangs: list[tuple[str, list[Bin]]] = []
         """New slots of gangs, by gang."""
@@ -77,10 +80,12 @@ class Packer:
         pattern.left -= tasks
         if job.id in self.reserved:
             self._fill(Row(self.reserved[job.id]), 0, job, pattern, done)
-        # What is open starts it at once; then what was made for it, so that nothing is made for it twice.
-        pattern.cursor_open = self._fill(self.open, pattern.cursor_open, job, pattern, done)
+        pattern.cursor_site = self._fill(self.site, pattern.cursor_site, job, pattern, done)
+        # What was made for it, open or not, comes before what is open for all: else the first node that opens would be
+        # counted for a job that has one of its own on the way, and another be started for the job that needs it.
         if job.id in self._made_for:
             self._fill(self._made_for[job.id], 0, job, pattern, done)
+        pattern.cursor_open = self._fill(self.open, pattern.cursor_open, job, pattern, done)
         pattern.cursor_later = self._fill(self.later, pattern.cursor_later, job, pattern, done)
         while done.left and not done.stuck:
             found = self._new_bin(pattern, done.left)

@@ -49,8 +49,10 @@ class Pattern:
     """It takes more than one node."""
     left: int = 0
     """How many of it are still to be placed."""
+    cursor_site: int = 0
+    """Index of the first node of the site that may have room: room only shrinks."""
     cursor_open: int = 0
-    """Index of the first open bin that may have room: room only shrinks."""
+    """The same for burst nodes that are open."""
     cursor_later: int = 0
     """The same for those that are on their way or new."""
     full: bool = False

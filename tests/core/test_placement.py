@@ -297,5 +297,13 @@ def test_a_gang_does_not_take_what_was_made_for_others() -> None:
 
 
 def test_what_is_open_comes_before_what_is_on_its_way() -> None:
-    claims = (claim("cpu1", S.BOOTING, jobs=("1",)), claim("cpu2", S.OPEN))
+    claims = (claim("cpu1", S.BOOTING, jobs=("9",)), claim("cpu2", S.OPEN))
     assert target(job(), claims=claims).placed == {"1": ("cpu2",)}
+
+
+def test_what_was_made_for_a_job_comes_before_what_is_open_to_all() -> None:
+    """Else the first node that opens is counted for the first job, and another is started for the job it was for."""
+    claims = (claim("cpu1", S.BOOTING, jobs=("1",)), claim("cpu2", S.OPEN, jobs=("2",)))
+    made = target(job(), job("2"), claims=claims)
+    assert made.placed == {"1": ("cpu1",), "2": ("cpu2",)}
+    assert made.wants == ()
