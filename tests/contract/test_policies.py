@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import count
+
+import pytest
+
 import policies.backlog
 import policies.idle
 import policies.limits
-from burstd.testing.policy_contract import PolicyContract
+from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.node import Node
+from burstd.model.offer import Offer, Pool
+from burstd.model.policy import Release, Target, Want
+from burstd.model.shape import Shape
+from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.testing.policy_contract import PolicyContract, check
 
 
 class TestBacklog(PolicyContract):
@@ -25,3 +38,66 @@ class TestLimits(PolicyContract):
         {"nodes": 3, "launches_per_minute": 2, "providers": {"sky": {"nodes": 1}}, "users": {"*": {"nodes": 1}}},
         {"pools": {"gpu": {"nodes": 0}, "*": {"launches_per_minute": 1}}},
     )
+
+
+SHAPE = Shape(4, 8000)
+OFFER = Offer("sky", "r", "a", "t", spot=False, shape=SHAPE, price=Decimal(1))
+FREE = Offer("sky", "r", "a", "t", spot=False, shape=SHAPE, price=Decimal(0))
+BUSY = Node("n3", "MIXED", frozenset({"CLOUD"}), ("burst",), 4, 1)
+OFF = [Node(f"n{n}", "IDLE", frozenset({"CLOUD", "POWERED_DOWN"}), ("burst",), 4) for n in (1, 2)]
+CLAIM = Claim("c3", "x", "cpu", "n3", OFFER, Cause.DEMAND, ClaimState.OPEN, 0.0, 0.0)
+SNAPSHOT = Snapshot(
+    now=100.0,
+    cluster="x",
+    pools={"cpu": Pool("cpu", ("n1", "n2", "n3"), ("burst",), SHAPE)},
+    slurm=SlurmView((), {n.name: n for n in (*OFF, BUSY)}, ()),
+    clouds={},
+    claims=(CLAIM,),
+)
+WANT = Want("cpu", 2, Cause.DEMAND, "job 1", (OFFER,), ("1",), ("ada",), "1", ("n1", "n2"))
+TARGET = Target(wants=(WANT,), offers={"cpu": (OFFER,)}).with_remark("placement", "job:1", "boot", "it gets 2 nodes")
+clock = count()
+
+
+@dataclass(frozen=True)
+class Bad:
+    do: Callable[[Target], Target]
+    name: str = "bad"
+
+    def evaluate(self, _: Snapshot, target: Target) -> Target:
+        return self.do(target)
+
+
+def said(target: Target, reason: str = "because") -> Target:
+    return target.with_remark("bad", "pool:cpu", "drop", reason)
+
+
+@pytest.mark.parametrize(
+    ("do", "rule"),
+    [
+        (lambda t: said(t, str(next(clock))), "another answer"),
+        (lambda t: replace(t, wants=()), "each change comes with a remark"),
+        (lambda t: replace(t, remarks=()), "remarks of others stay"),
+        (lambda t: t.with_remark("limits", "pool:cpu", "drop", "x"), "remarks bear the policy's name"),
+        (lambda t: said(t, "No."), "without a full stop"),
+        (lambda t: said(replace(t, wants=(replace(WANT, offers=(FREE,)),))), "offers that are not to be had"),
+        (lambda t: said(replace(t, offers={"cpu": (FREE,)})), "offers of pool cpu that are not to be had"),
+        (lambda t: said(replace(t, wants=(WANT, WANT))), "two wants name one slot"),
+        (lambda t: said(replace(t, wants=(replace(WANT, nodes=1, slots=("n1",)),))), "gang 1 was split"),
+        (
+            lambda t: said(replace(t, wants=(WANT, replace(WANT, gang="2", slots=())))),
+            "4 machines are wanted for the 2",
+        ),
+        (lambda t: said(replace(t, wants=(replace(WANT, slots=("n1", "n3")),))), "a slot is named that is not free"),
+        (lambda t: said(replace(t, wants=(replace(WANT, pool="gpu"),))), "pool gpu does not exist"),
+        (lambda t: said(replace(t, releases=(Release("c3", "cpu", "go"),))), "n3 is busy"),
+        (lambda t: said(replace(t, placed={"1": ("n1",)})), "placed and failed are not a policy's"),
+    ],
+)
+def test_the_contract_catches(do: Callable[[Target], Target], rule: str) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        check(Bad(do), SNAPSHOT, TARGET)
+
+
+def test_the_contract_lets_good_ones_pass() -> None:
+    assert check(Bad(lambda t: said(replace(t, wants=()))), SNAPSHOT, TARGET).wants == ()
