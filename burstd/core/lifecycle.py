@@ -222,6 +222,9 @@ def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     off = _switch_off(claim, view, tuning)
     instance = view.by_claim.get(claim.id)
     busy = claim.id in view.snapshot.progress.busy
+    if instance is not None and not claim.instance_id:
+        # The launch was given up for want of an answer, and went through all the same: it is to be paid for.
+        return [*off, Learn(claim.id, instance.address, instance.id)]
     if instance is not None and instance.state is not InstanceState.TERMINATED:
         return off if busy else [*off, Terminate((claim.id,), claim.reason)]
     asked = max(claim.since, (claim.launch_called or 0.0) + cloud.settle_s)

@@ -97,8 +97,7 @@ class Executor:
             case Move():
                 return self._move(action)
             case Learn():
-                self._store.touch(action.claim_id, address=action.address, instance_id=action.instance_id)
-                return 1
+                return self._learn(action)
             case Prove():
                 return self._prove(action)
             case Start():
@@ -152,6 +151,12 @@ class Executor:
             for claim_id, reason in zip(claims, reasons, strict=True):
                 if self._store.claim(claim_id).state is old:
                     self._store.move(claim_id, old, new, reason)
+
+    def _learn(self, action: Learn) -> int:
+        claim = self._store.claim(action.claim_id)
+        since = claim.launch_called if claim.billed_from is None else claim.billed_from
+        self._store.touch(claim.id, address=action.address, instance_id=action.instance_id, billed_from=since)
+        return 1
 
     def _move(self, action: Move) -> int:
         claim = self._store.claim(action.claim_id)

@@ -174,6 +174,7 @@ def told(actions: list[Action]) -> list[str]:
         ("then it is ended", claim(S.LOST), {"node": node("DOWN")}, ["PowerDown", "Move:terminating"]),
         ("failed before Slurm knew", claim(S.FAILED), {}, ["Move:terminating"]),
         ("nothing is told to a dead Slurm", claim(S.FAILED), {"slurm_up": False}, NONE),
+        ("learnt first", claim(S.TERMINATING, instance_id=""), {"instances": (instance(),)}, ["Learn"]),
         ("terminated while it is listed", claim(S.TERMINATING), {"instances": (instance(),)}, ["Terminate"]),
         ("gone when nothing is listed", claim(S.TERMINATING), {}, ["Move:gone"]),
         (
