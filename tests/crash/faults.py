@@ -13,10 +13,38 @@ from burstd.store import StoreFull
 T = TypeVar("T")
 
 WRITES = frozenset(
-    "make_claims move touch record_request append set_meta set_pin remove_pins expire_pins hold release save_breaker"
-    " clear_breakers record_remarks purge".split()
+    {
+        "make_claims",
+        "move",
+        "touch",
+        "record_request",
+        "append",
+        "set_meta",
+        "set_pin",
+        "remove_pins",
+        "expire_pins",
+        "hold",
+        "release",
+        "save_breaker",
+        "clear_breakers",
+        "record_remarks",
+        "purge",
+    }
 )
-SLURM_CHANGES = frozenset("set_gate bind unbind power_up power_down set_address drain resume down set_comment".split())
+SLURM_CHANGES = frozenset(
+    {
+        "set_gate",
+        "bind",
+        "unbind",
+        "power_up",
+        "power_down",
+        "set_address",
+        "drain",
+        "resume",
+        "down",
+        "set_comment",
+    }
+)
 SLURM_READS = frozenset({"jobs", "nodes", "reservations"})
 
 
@@ -70,11 +98,14 @@ class Disk:
     """``writes_left`` None: there is space; else so many more changes fit."""
 
     writes_left: int | None = None
+    was_full: bool = False
+    """Something could not be written down."""
 
     def write(self) -> None:
         """One change. Raises StoreFull."""
         if self.writes_left is not None:
             if self.writes_left <= 0:
+                self.was_full = True
                 raise StoreFull("No space is left for the database; free some on its disk.")
             self.writes_left -= 1
 

@@ -14,7 +14,6 @@ def test_all_is_well(tmp_path: Path) -> None:
     small = w.slurm.submit(JobSpec())
     gang = w.slurm.submit(JobSpec(nodes=2, exclusive=True))
     w.run(600)
-    print(w.report())
     assert w.states(small) == [JobState.COMPLETED]
     assert w.states(gang) == [JobState.COMPLETED]
     w.heal()

@@ -1,53 +1,75 @@
-"""Workers whose work is done when a test says so, in any order."""
+"""Workers whose work is done when a test says so, in any order, by slow lines where it says so."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from burstd.sim.clock import VirtualClock
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """How slow a lane is, in seconds: until a call is carried out, and from then until its answer is here."""
+
+    before_s: float = 0.0
+    after_s: float = 0.0
+
+
+_NONE = Delay()
 
 
 @dataclass(slots=True)
 class QueuedWorkers:
     """See burstd.daemon.workers.Workers. Everything runs in the caller's thread."""
 
-    queued: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = field(default_factory=list)
-    _results: deque[Callable[[], None]] = field(default_factory=deque)
+    clock: VirtualClock
+    delays: dict[str, Delay]
+    """By lane."""
+    _queued: list[tuple[float, str, Callable[[], Any], Callable[[Any], None]]] = field(default_factory=list)
+    _results: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
     def submit(self, lane: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """See Workers."""
-        self.queued.append((lane, work, done))
+        due = self.clock.now() + self.delays.get(lane, _NONE).before_s
+        self._queued.append((due, lane, work, done))
 
     def post(self, done: Callable[[], None]) -> None:
         """See Workers."""
-        self._results.append(done)
+        self._results.append((self.clock.now(), done))
 
     def drain(self) -> int:
         """See Workers."""
         count = 0
-        while self._results:
-            self._results.popleft()()
+        while True:
+            index = next((i for i, (due, _) in enumerate(self._results) if due <= self.clock.now()), None)
+            if index is None:
+                return count
+            _, done = self._results.pop(index)
+            done()
             count += 1
-        return count
 
     @property
     def waiting(self) -> bool:
         """True while something is queued, or has come back and was not drained."""
-        return bool(self.queued or self._results)
+        return bool(self._queued or self._results)
 
-    def run(self, index: int = 0) -> None:
-        """Does one piece of queued work, any of them; its result comes with the next drain."""
-        _, work, done = self.queued.pop(index % len(self.queued))
+    def due(self) -> float:
+        """When there is something to do next, or an answer is here; infinite: nothing is under way."""
+        return min([item[0] for item in self._queued] + [item[0] for item in self._results], default=float("inf"))
+
+    def run(self, which: int = 0) -> bool:
+        """Does one piece of queued work that is due, any of them; False: there is none."""
+        ready = [i for i, item in enumerate(self._queued) if item[0] <= self.clock.now()]
+        if not ready:
+            return False
+        _, lane, work, done = self._queued.pop(ready[which % len(ready)])
         try:
             result: Any = work()
         except Exception as error:  # noqa: BLE001  as in ThreadWorkers
             result = error
-        self.post(lambda: done(result))
-
-    def run_all(self) -> None:
-        """Does all of it, first come first served."""
-        while self.queued:
-            self.run()
+        self._results.append((self.clock.now() + self.delays.get(lane, _NONE).after_s, lambda: done(result)))
+        return True

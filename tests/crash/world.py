@@ -29,7 +29,7 @@ from burstd.sim.provider import SimProvider
 from burstd.sim.slurm import NodeSpec, SimSlurm
 from burstd.store import Store, replay
 from tests.crash.faults import Bomb, Crash, Disk, Line, dying_calls, slurm_that_may_die, store_that_may_die
-from tests.crash.workers import QueuedWorkers
+from tests.crash.workers import Delay, QueuedWorkers
 
 CLUSTER = "site"
 NEIGHBOUR = "other"
@@ -48,9 +48,8 @@ PACE = Pace(tick_s=10, poll_s=5, slurm_fast_s=1, cloud_poll_s=20, cloud_fast_s=3
 SLURM = SlurmConf(resume_timeout_s=200, suspend_timeout_s=8, ping_s=10, slurmd_timeout_s=60, requeue_delay_s=15)
 KEEP_ALIVE_S = 60.0
 LISTINGS_S = 3 * PACE.cloud_poll_s
-_PROVIDER_CALLS = frozenset("launch instances terminate leftovers remove offers".split())
+_PROVIDER_CALLS = frozenset(["launch", "instances", "terminate", "leftovers", "remove", "offers"])
 _PROVER_CALLS = frozenset({"prove", "start"})
-_LAUNCHED = frozenset({JobState.RUNNING, JobState.CONFIGURING})
 
 
 class KeepAlive:
@@ -124,7 +123,9 @@ class World:
         }
         self.neighbours = [self._neighbour(cloud) for cloud in clouds]
         self.bomb, self.disk, self.line = Bomb(), Disk(), Line()
-        self.workers = QueuedWorkers()
+        self.delays: dict[str, Delay] = {}
+        """How slow the lanes of the workers are: ``alpha``, ``alpha:list``, ``nodes``."""
+        self.workers = QueuedWorkers(self.clock, self.delays)
         self.due = self.clock.now()
         self.reconciler: Reconciler | None = None
         self._rules = Rules(pools(), policies, tuning)
@@ -161,7 +162,7 @@ class World:
         if self.reconciler is not None:
             return
         self._store = Store.open(self._path, self.clock)
-        self.workers = QueuedWorkers()
+        self.workers = QueuedWorkers(self.clock, self.delays)
         self.reconciler = Reconciler(
             cluster=CLUSTER,
             rules=self._rules,
@@ -184,7 +185,7 @@ class World:
     def kill(self) -> None:
         """burstd is killed: all but the database file is lost."""
         self.reconciler = None
-        self.workers = QueuedWorkers()
+        self.workers = QueuedWorkers(self.clock, self.delays)
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -198,25 +199,24 @@ class World:
         except Crash:
             self.kill()
 
-    def work(self, index: int = 0) -> None:
-        """One piece of queued work, where there is any."""
-        if not self.workers.queued:
-            return
+    def work(self, which: int = 0) -> bool:
+        """One piece of queued work, any that is due; False: there is none."""
         try:
-            self.workers.run(index)
+            return self.workers.run(which)
         except Crash:
             self.kill()
+            return False
 
     def turn(self, most_s: float = 60.0) -> None:
-        """What happens by itself next: a loop, all work that it gave out, and time until something is due again."""
+        """What happens by itself next: a loop, the work that is due, and time until something is due again."""
         self.step()
-        while self.workers.queued:
-            self.work()
+        while self.work():
+            pass
         if self.reconciler is None:
-            self.clock.advance(1)
-        elif not self.workers.waiting:
-            until = min(max(self.due, self.clock.now()), self.clock.now() + most_s)
-            self.clock.advance_to(until)
+            self.clock.advance(min(1.0, most_s))
+        else:
+            now = self.clock.now()
+            self.clock.advance_to(max(now, min(self.due, self.workers.due(), now + most_s)))
 
     def run(self, seconds: float) -> None:
         """Lets the world go its way for so long."""
@@ -228,7 +228,7 @@ class World:
                 if self.clock.now() > before:
                     break
             else:
-                raise AssertionError(f"burstd loops without end: {self.reconciler and self.reconciler.latest}")
+                raise AssertionError(f"burstd loops without end\n{self.report()}")
 
     # What is so.
 
@@ -294,6 +294,7 @@ class World:
             provider.cloud.fates.clear()
             provider.cloud.leaks = 0
         self.bomb.disarm()
+        self.delays.clear()
         self.disk.writes_left = None
         self.line.lost_answers = 0
         self.slurm.start()
@@ -337,23 +338,32 @@ class World:
         )
 
     def check_bill(self) -> None:
-        """Every machine that lived is billed to its claim, and nothing else is."""
+        """Every machine that ran is billed to its claim; a claim that never had one costs nothing."""
         now = self.clock.now()
-        claims = {c.id: c for c in self.all_claims()}
-        lived: Counter[str] = Counter()
-        for provider in self.providers.values():
-            for one in provider.cloud.instances.values():
-                if one.cluster == CLUSTER:
-                    lived[one.claim_id] += 1
-        for claim in claims.values():
+        every = (i for p in self.providers.values() for i in p.cloud.instances.values())
+        made = {i.claim_id: i for i in every if i.cluster == CLUSTER}
+        for claim in self.all_claims():
             assert claim.state is ClaimState.GONE
-            assert (claim.cost(now) > 0) == (claim.id in lived), (claim, lived[claim.id])
+            instance = made.get(claim.id)
+            if instance is None:
+                assert not claim.cost(now), claim
+            elif instance.address and not self.disk.was_full:
+                assert claim.cost(now) > 0, f"{instance} is billed to nobody: {self.story(claim)}"
+
+    def story(self, claim: Claim) -> str:
+        """The life of a claim, for a person."""
+        lines = [f"{claim.id} on {claim.slot}"]
+        lines += [
+            f"{e.time - claim.created:.1f} {e.old}>{e.new} {e.reason} {e.data.get('set', '')}"
+            for e in self.store.history(claim.id)
+        ]
+        return "\n".join(lines)
 
     def report(self) -> str:
         """What is left, for a person."""
         lines = [f"jobs: {[(j.id, j.state.value, j.spec) for j in self.slurm.active]}"]
         lines += [f"job row: {j}" for j in self.slurm.jobs()]
-        lines += [f"claim: {c}" for c in self.claims()]
+        lines += [f"claim: {self.story(c)}" for c in self.claims()]
         lines += [f"instance: {i}" for i in self.living()]
         lines += [f"thing: {t}" for p in self.providers.values() for t in p.cloud.things.values()]
         lines += [f"node: {n.name} {n.state} {sorted(n.flags)} {n.reason} {n.address}" for n in self.slurm.nodes()]
