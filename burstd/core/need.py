@@ -108,5 +108,6 @@ def need(job: Job, defaults: Defaults = _NONE) -> Need:
         gres_per_node=tuple(g for g in job.gres_per_node if g.count),
         gres_per_job=tuple(g for g in job.gres_per_job if g.count),
         constraint=parse(job.constraint),
-        exclusive=job.exclusive,
+        # With all of a node's memory it leaves nothing that another job could run in.
+        exclusive=job.exclusive or job.memory_whole,
     )

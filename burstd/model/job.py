@@ -79,6 +79,8 @@ class Job:
     memory_mib: int = 0
     memory_per_cpu: bool = False
     """True where ``memory_mib`` is for each CPU, else it is for each node; 0: the partition's default."""
+    memory_whole: bool = False
+    """It asked for no memory and the site has no default: Slurm gives it all the memory of its nodes."""
     gres_per_node: tuple[Gres, ...] = ()
     gres_per_job: tuple[Gres, ...] = ()
     constraint: str = ""
