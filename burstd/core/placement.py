@@ -16,14 +16,9 @@ from burstd.core.packer import Outcome, Packer
 from burstd.core.pattern import Pattern, Patterns
 from burstd.core.wording import Wording
 from burstd.model.claim import Cause
-from burstd.model.offer import Offer, Pool
+from burstd.model.offer import Offer
 from burstd.model.policy import Release, Remark, Target, Want
 from burstd.model.snapshot import SlurmView, Snapshot
-
-
-def free_slots(snapshot: Snapshot, pool: Pool) -> tuple[str, ...]:
-    """See Snapshot.free_slots."""
-    return snapshot.free_slots(pool)
 
 
 def place(snapshot: Snapshot, demand: Demand) -> Target:
