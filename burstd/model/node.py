@@ -39,8 +39,10 @@ class Node:
 
     @property
     def powered_down(self) -> bool:
-        """No machine behind it, as far as Slurm knows, and none on its way."""
-        return "POWERED_DOWN" in self.flags and not self.flags & {"POWERING_UP", "POWER_UP", "POWERING_DOWN"}
+        """No machine behind it, as far as Slurm knows, none on its way, and nothing that Slurm is still to do."""
+        return "POWERED_DOWN" in self.flags and not self.flags & {
+            "POWERING_UP", "POWER_UP", "POWERING_DOWN", "POWER_DOWN",
+        }  # fmt: skip
 
     @property
     def busy(self) -> bool:
