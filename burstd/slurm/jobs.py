@@ -79,7 +79,9 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: Ma
     nodes, nodes_max = _nodes(f, asked)
     cpus = max(1, number(f["NumCPUs"]), number(asked.get("cpu", "")))
     per_node, per_job = _gres(f)
-    memory, per_cpu = _memory(f, max(1, number(asked.get("node", ""))), cpus, mebibytes(asked.get("mem", "")), per_node)
+    memory, per_cpu = _memory(
+        f, max(1, number(asked.get("node", ""))), cpus, mebibytes(asked.get("mem", "")), (per_node, per_job)
+    )
     return Job(
         id=array_job if tasks else shown,
         user=f["UserName"],
@@ -103,6 +105,7 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: Ma
         cpus_per_node=number(f["MinCPUs"]),
         memory_mib=memory,
         memory_per_cpu=per_cpu,
+        memory_whole=not memory and mebibytes(asked.get("mem", "")) > 0,
         gres_per_node=per_node,
         gres_per_job=per_job,
         constraint=word(f["Feature"]),
@@ -149,12 +152,15 @@ def _gres(f: Mapping[str, str]) -> tuple[tuple[Gres, ...], tuple[Gres, ...]]:
     return per_node, per_job
 
 
-def _memory(f: Mapping[str, str], nodes: int, cpus: int, total: int, per_node: tuple[Gres, ...]) -> tuple[int, bool]:
-    """Memory in MiB, and whether it is for each CPU: squeue does not say, but the total that Slurm counts does."""
+def _memory(
+    f: Mapping[str, str], nodes: int, cpus: int, total: int, gres: tuple[tuple[Gres, ...], tuple[Gres, ...]]
+) -> tuple[int, bool]:
+    """Memory in MiB, and whether it is for each CPU: squeue does not say, but the total that Slurm counts does.
+
+    MinMemory is no help with --mem-per-gpu: 22.05 leaves it at 0, later versions show the memory of one GPU.
+    """
+    for of_each in gres_of_job(f["mem-per-tres"]):
+        per_node, per_job = (sum(g.count for g in some if g.name == of_each.name) for some in gres)
+        return of_each.count * (per_node or -(-per_job // nodes)), False
     asked = mebibytes(f["MinMemory"])
-    if not asked:
-        # 22.05 leaves --mem-per-gpu at that; later versions have multiplied it already.
-        of_gres = gres_of_job(f["mem-per-tres"].replace("gres:", "gres/", 1))
-        gpus = sum(g.count for g in per_node if of_gres and g.name == of_gres[0].name)
-        return (of_gres[0].count * gpus if of_gres else 0), False
     return asked, total != asked * nodes and total >= asked * cpus
