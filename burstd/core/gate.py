@@ -62,14 +62,14 @@ def _ready_groups(view: View, tuning: Tuning, moving: frozenset[str]) -> list[tu
         if claim.gang and claim.state in (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY):
             gangs.setdefault(claim.gang, []).append(claim)
         elif claim.state is S.READY and claim.id not in moving and _usable(claim, view):
-            groups.append(([claim], next((view.jobs[j] for j in claim.jobs if view.waits(j)), None)))
+            groups.append(([claim], next((view.job(j) for j in claim.jobs if view.waits(j)), None)))
     broken = {c.gang for c in view.snapshot.claims if c.gang and c.state in (S.FAILED, S.LOST, S.TERMINATING)}
     for gang, members in gangs.items():
         # One that becomes ready in this very plan is a member that is still missed.
         ready = [c for c in members if c.state is S.READY and c.id not in moving and _usable(c, view)]
         if not ready:
             continue
-        job = view.jobs[gang] if view.waits(gang) else None
+        job = view.job(gang) if view.waits(gang) else None
         enough = job is not None and len(ready) >= job.nodes
         # One that failed is being replaced; the others wait for it behind the gate.
         whole = len(ready) == len(members) and (enough or gang not in broken)

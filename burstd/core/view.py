@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from burstd.core.demand import task_ids
 from burstd.model.claim import Claim
 from burstd.model.instance import Instance, Leftover
 from burstd.model.job import Job, JobState
@@ -45,9 +46,17 @@ class View:
         """What the claim's provider showed; None: it is not configured any more or was not read yet."""
         return self.snapshot.clouds.get(claim.offer.provider)
 
+    def job(self, job_id: str) -> Job | None:
+        """A job by its id; for a task of an array that waits with the others (``123_4``) the row of them all."""
+        found = self.jobs.get(job_id)
+        array, _, task = job_id.partition("_")
+        if found is None and task and (row := self.jobs.get(array)) is not None and task in task_ids(row.array_tasks):
+            return row
+        return found
+
     def waits(self, job_id: str) -> bool:
         """True while the job (or a task of the array, or any component of the het job) is pending."""
-        job = self.jobs.get(job_id)
+        job = self.job(job_id)
         return job is not None and job.state in WAITING
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from burstd.daemon.observer import Observer, Pace
@@ -25,6 +26,7 @@ class Memory:
     started: set[str] = field(default_factory=set)
     tidied: dict[str, float] = field(default_factory=dict)
     bound_since: dict[str, float] = field(default_factory=dict)
+    covered_since: Mapping[str, float] = field(default_factory=dict)
     refusals: dict[Action, tuple[float, str]] = field(default_factory=dict)
 
     def rest(self, key: str, now: float, pause: float) -> None:
@@ -71,6 +73,7 @@ class Memory:
             strays=dict(observer.strays),
             tidied=dict(self.tidied),
             bound_since=dict(self.bound_since),
+            covered_since=dict(self.covered_since),
         )
 
     def due(self, now: float) -> float:

@@ -97,8 +97,9 @@ class Observer:
         """Reads Slurm: three commands, whatever its size."""
         read = self._clock.now()
         try:
-            jobs = tuple(self._scheduler.jobs())
+            # In this order: a job that starts between the two must not look as if it still waited for its node.
             nodes = {node.name: node for node in self._scheduler.nodes()}
+            jobs = tuple(self._scheduler.jobs())
             reservations = tuple(self._scheduler.reservations())
         except (SchedulerUnavailable, SchedulerRefused) as error:
             since = self._slurm.since if isinstance(self._slurm, Unavailable) else self._slurm.read

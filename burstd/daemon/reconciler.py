@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from burstd.core.covered import covered_since
 from burstd.core.decide import decide
 from burstd.core.tuning import Tuning
 from burstd.daemon.executor import Executor
@@ -102,6 +103,7 @@ class Reconciler:
             snapshot = self.observe()
             plan = decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
+            self._memory.covered_since = covered_since(self._memory.covered_since, snapshot, plan.target)
             changed += self._executor.apply(plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
             self._store.record_remarks(plan.remarks)

@@ -118,6 +118,15 @@ def test_a_gang_waits_for_the_replacement_of_a_failed_node() -> None:
     assert step.opens == ("c-cl1",)
 
 
+def test_the_nodes_of_an_array_task_open_together() -> None:
+    tasks = job(nodes=2, array_job_id="7", array_tasks="1-9", tasks=9)
+    first, second = claim("cl1", S.READY, gang="7_4"), claim("cl2", S.PROVING, gang="7_4")
+    assert moved(snap(first, second, jobs=(tasks,))) == []
+    [step] = moved(snap(first, replace(second, state=S.READY), jobs=(tasks,)))
+    assert isinstance(step, SetGate)
+    assert step.opens == ("c-cl1", "c-cl2")
+
+
 def test_a_gang_whose_job_is_gone_opens_for_all() -> None:
     members = [claim(s, S.READY, gang="7") for s in ("cl1", "cl2")]
     [step] = moved(snap(*members, jobs=()))

@@ -292,7 +292,7 @@ def main() -> int:
     except (SandboxError, TimeoutError, AssertionError) as error:
         console.print(f"\n[bold red]The demo failed:[/] {error}", soft_wrap=True)
         return 1
-    left = remains()
+    left = remains(site.cluster.lab.network.name, site.cluster.state)
     if left:
         console.print(f"[bold red]Left behind:[/] {'; '.join(left)}")
         return 1
