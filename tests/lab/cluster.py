@@ -36,8 +36,8 @@ class Cluster:
 
     ``head_layers`` are laid over the head's root file system, the topmost first; with ``programs`` the folder where
     they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/power_client.py.
-    ``head_setup`` are commands of the head before slurmctld starts. ``extra_conf`` are more lines of slurm.conf. Everything ends with ``down``, at the end of ``with``, or when this
-    process ends in any way, unless ``keep``.
+    ``head_setup`` are commands of the head before slurmctld starts, ``extra_conf`` more lines of slurm.conf.
+    Everything ends with ``down``, at the end of ``with``, or when this process ends in any way, unless ``keep``.
     """
 
     def __init__(
