@@ -238,7 +238,9 @@ def shell(site: Site, console: Console) -> None:
         "\nYou are [bold]ada[/] on the head node: sbatch, squeue, sinfo and burstctl work. Try\n"
         "  sbatch -p burst --gres=gpu:1 --wrap 'hostname; sleep 30'; burstctl event follow\n"
         "  burstctl status; burstctl explain JOB; burstctl scale gpu 2 --for 5m\n"
-        "Leave with exit: everything is taken down.\n"
+        "Jobs leave their output on the nodes: bringing it home is staging, which is to come.\n"
+        "Leave with exit: everything is taken down.\n",
+        soft_wrap=True,
     )
     path = f"/opt/burstd/bin:{os.environ.get('PATH', '/usr/bin:/bin')}"
     words = ["script", "-q", "-c", "bash --norc", "/dev/null"]
