@@ -9,6 +9,9 @@ from typing import Any
 from burstd.model.claim import Claim, ClaimState
 from burstd.store.codec import claim_from_plain, from_plain
 
+REMARKED = "remark"
+"""Key in the data of an event that is a remark: about a claim, it is no part of its life."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -32,7 +35,7 @@ def claim_subject(claim_id: str) -> str:
 
 
 def replay(events: Iterable[Event]) -> dict[str, Claim]:
-    """The claims that follow from the log, by id; events of other subjects are passed over.
+    """The claims that follow from the log, by id; events of other subjects, and remarks, are passed over.
 
     The first event of a claim holds all of it (``data["claim"]``), a later one the fields that changed. Raises
     ValueError where the log has a hole: a claim without its first event, or a move from a state it was not in.
@@ -40,7 +43,7 @@ def replay(events: Iterable[Event]) -> dict[str, Claim]:
     claims: dict[str, Claim] = {}
     for event in sorted(events, key=lambda e: e.seq):
         kind, _, claim_id = event.subject.partition(":")
-        if kind != "claim":
+        if kind != "claim" or REMARKED in event.data:
             continue
         if "claim" in event.data:
             claims[claim_id] = claim_from_plain(event.data["claim"])

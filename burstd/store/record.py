@@ -11,7 +11,7 @@ from burstd.model.clock import Clock
 from burstd.model.policy import Remark
 from burstd.model.snapshot import Breaker, Pin
 from burstd.store.codec import clean
-from burstd.store.event import claim_subject
+from burstd.store.event import REMARKED, claim_subject
 from burstd.store.reader import Held, starts
 from burstd.store.remarks import Said, news
 from burstd.store.rows import (
@@ -162,7 +162,8 @@ class Record(Writer):
             if rows:
                 connection.execute(insert(REMARK), rows)
             self._log(
-                connection, *(self._entry(r.subject, old, r.verdict, r.reason, r.by, {}) for r, old in found.fresh)
+                connection,
+                *(self._entry(r.subject, old, r.verdict, r.reason, r.by, {REMARKED: True}) for r, old in found.fresh),
             )
             self._said.update(found.changed)
             return len(found.fresh)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from burstd.model.claim import TRANSITIONS, Cause, Claim, ClaimState
 from burstd.model.offer import Offer
+from burstd.model.policy import Remark
 from burstd.store import Event, Refused, Store, replay
 
 from .samples import START, ManualClock, moments, offers, planned, request_for, words
@@ -31,6 +32,7 @@ steps = st.one_of(
     st.tuples(st.just("move"), st.integers(0, 9), st.integers(0, 9), words, changes),
     st.tuples(st.just("touch"), st.integers(0, 9), changes),
     st.tuples(st.just("request"), st.integers(0, 9), words),
+    st.tuples(st.just("remark"), st.integers(0, 9), words),
     st.tuples(st.just("purge")),
 )
 
@@ -68,6 +70,8 @@ def play(store: Store, clock: ManualClock, step: tuple) -> None:  # type: ignore
         case ("touch", which, fields):
             claim = claims[which % len(claims)]
             assert store.touch(claim.id, **fields) == store.claim(claim.id)
+        case ("remark", which, word):
+            store.record_remarks([Remark("idle", f"claim:{claims[which % len(claims)].id}", "keep", word)])
         case ("request", which, word):
             claim = claims[which % len(claims)]
             store.record_request(claim.id, request_for(claim, word), word)
