@@ -20,14 +20,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from burstd.model.errors import InsufficientCapacity, QuotaExceeded, RateLimited
-from burstd.model.instance import InstanceState
 from burstd.model.job import JobState
 from burstd.model.provider import Idempotency
 from burstd.model.shape import Gres
-from burstd.sim.cloud import Fate
 from burstd.sim.job import JobSpec
-from burstd.sim.provider import SimProvider
+from tests.crash.clouds import FAULTS
 from tests.crash.workers import Delay
 from tests.crash.world import ADMINS, SLOTS, World
 
@@ -54,56 +51,10 @@ JOBS = {
     "het": (JobSpec(run_s=40), JobSpec(run_s=40, gres_per_node=(Gres("gpu", "", 1),))),
     "last": (JobSpec(run_s=30, priority=1),),
 }
-REFUSALS = (InsufficientCapacity("none left"), QuotaExceeded("no more of it"), RateLimited("slower", retry_after_s=7))
 
 clouds = st.sampled_from(["alpha", "beta"])
 
 
-def _down(p: SimProvider, n: int) -> None:
-    p.faults.down = n > 1
-
-
-def _list_down(p: SimProvider, n: int) -> None:
-    p.faults.list_down = n > 1
-
-
-def _lost_answers(p: SimProvider, n: int) -> None:
-    p.faults.lost_answers = n
-
-
-def _lost_requests(p: SimProvider, n: int) -> None:
-    p.faults.lost_requests = n
-
-
-def _late(p: SimProvider, n: int) -> None:
-    p.faults.late_requests.append(1.5 * n)
-
-
-def _refused(p: SimProvider, n: int) -> None:
-    p.faults.refuse.append(REFUSALS[n - 1])
-
-
-def _bad_boot(p: SimProvider, n: int) -> None:
-    p.cloud.fates.append((Fate(hangs=True), Fate(error="no host found"), Fate(refused="1 GPU"))[n - 1])
-
-
-def _not_ended(p: SimProvider, n: int) -> None:
-    p.faults.terminate_errors = n
-
-
-def _not_ended_silently(p: SimProvider, n: int) -> None:
-    p.faults.terminate_ignored = n
-
-
-def _leak(p: SimProvider, n: int) -> None:
-    p.cloud.leaks = n
-
-
-CLOUD_FAULTS = {
-    "down": _down, "list down": _list_down, "answers lost": _lost_answers, "requests lost": _lost_requests,
-    "requests late": _late, "launch refused": _refused, "bad boot": _bad_boot, "ending fails": _not_ended,
-    "ending ignored": _not_ended_silently, "volumes leak": _leak,
-}  # fmt: skip
 few = st.integers(1, 3)
 seconds = st.sampled_from([0.5, 2.0, 7.0, 20.0, 45.0, 90.0, 200.0])
 
@@ -113,14 +64,16 @@ class Crashes(RuleBasedStateMachine):
 
     template: Path
 
-    @initialize(beta=st.sampled_from([Idempotency.SETTLE, Idempotency.NAME]), lag=st.sampled_from([0.0, 4.0]))
-    def begin(self, beta: Idempotency, lag: float) -> None:
+    @initialize(
+        beta=st.sampled_from([Idempotency.SETTLE, Idempotency.NAME]),
+        lag=st.sampled_from([0.0, 4.0]),
+        alpha=st.sampled_from(["sandbox", "sim", "none"]),
+    )
+    def begin(self, beta: Idempotency, lag: float, alpha: str) -> None:
         # Memory, not disk: a kill of a process loses nothing that was handed to the kernel.
         shm = Path("/dev/shm")  # noqa: S108
         self.folder = tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
-        self.world = World(Path(self.folder.name), template=self.template, beta=beta)
-        for provider in self.world.providers.values():
-            provider.faults.list_lag_s = lag
+        self.world = World(Path(self.folder.name), template=self.template, alpha=alpha, beta=beta, lag_s=lag)
         self.jobs: list[str] = []
 
     # Users.
@@ -185,24 +138,22 @@ class Crashes(RuleBasedStateMachine):
 
     # Clouds.
 
-    @rule(cloud=clouds, kind=st.sampled_from(sorted(CLOUD_FAULTS)), n=few)
+    @rule(cloud=clouds, kind=st.sampled_from(FAULTS), n=few)
     def cloud_fault(self, cloud: str, kind: str, n: int) -> None:
-        CLOUD_FAULTS[kind](self.world.providers[cloud], n)
+        kit = self.world.kits.get(cloud)
+        if kit is not None:
+            kit.fail(kind, n)
 
     @precondition(lambda self: self.world.living())
     @rule(which=st.integers(0, 7), kind=st.sampled_from(["lost", "omitted", "unknown", "pending"]))
     def machine_fault(self, which: int, kind: str) -> None:
         living = self.world.living()
         one = living[which % len(living)]
-        faults = self.world.providers[one.offer.provider].faults
-        match kind:
-            case "lost":
-                self.world.cloud_of(one).end(one.id, "spot interruption")
-            case "omitted":  # For as long as nothing heals it: then burstd may take it for gone.
-                self.world.exempt.add(one.id)
-                faults.omitted.add(one.id)
-            case _:
-                faults.claimed[one.id] = InstanceState(kind)
+        kit = self.world.kits[one.provider]
+        if kind == "lost":
+            kit.lose(one.id)
+        elif kit.misreport(one.id, kind):  # For as long as nothing heals it.
+            self.world.exempt.add(one.id)
 
     @rule(
         lane=st.sampled_from(["alpha", "beta", "alpha:list", "beta:list", "nodes"]),

@@ -5,38 +5,30 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 
+import policies.idle as policies_idle
 from burstd.core.tuning import Tuning
 from burstd.daemon.observer import Pace
 from burstd.daemon.reconciler import Reconciler, Rules
 from burstd.model.claim import Claim, ClaimState
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.model.job import JobState
-from burstd.model.offer import Offer, OfferRule, Pool
-from burstd.model.policy import Policy, Target
-from burstd.model.provider import Idempotency, LaunchRequest
-from burstd.model.shape import Gres, Shape
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.model.offer import OfferRule, Pool
+from burstd.model.policy import Policy
+from burstd.model.provider import Idempotency
+from burstd.model.shape import Shape
 from burstd.sim.clock import VirtualClock
-from burstd.sim.cloud import SimCloud, SimInstance, Stock
 from burstd.sim.machines import Machines
 from burstd.sim.power import SlurmConf
 from burstd.sim.prover import SimProver
-from burstd.sim.provider import SimProvider
 from burstd.sim.slurm import NodeSpec, SimSlurm
 from burstd.store import Store, replay
+from tests.crash.clouds import CLUSTER, CPU, GPU, CloudKit, Made, SandboxKit, SimKit
 from tests.crash.faults import Bomb, Crash, Disk, Line, dying_calls, slurm_that_may_die, store_that_may_die
 from tests.crash.workers import Delay, QueuedWorkers
 
-CLUSTER = "site"
-NEIGHBOUR = "other"
 ADMINS = "looks bad"
 """The reason that administrators give."""
-CPU = Shape(4, 8000)
-GPU = Shape(4, 8000, (Gres("gpu", "v100", 2),))
 CPU_SLOTS = tuple(f"c{i}" for i in range(1, 5))
 GPU_SLOTS = tuple(f"g{i}" for i in range(1, 4))
 SLOTS = frozenset(CPU_SLOTS + GPU_SLOTS)
@@ -52,31 +44,8 @@ _PROVIDER_CALLS = frozenset(["launch", "instances", "terminate", "leftovers", "r
 _PROVER_CALLS = frozenset({"prove", "start"})
 
 
-class KeepAlive:
-    """The smallest policy that there can be: idle nodes are kept for a minute."""
-
-    name = "keep"
-
-    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
-        """See Policy."""
-        if not isinstance(snapshot.slurm, SlurmView):
-            return target
-        nodes = snapshot.slurm.nodes
-        claims = {c.id: c for c in snapshot.claims}
-        idle_since = {
-            r.claim_id: max(nodes[claims[r.claim_id].slot].last_busy, claims[r.claim_id].since) for r in target.releases
-        }
-        kept = tuple(r for r in target.releases if snapshot.now - idle_since[r.claim_id] >= KEEP_ALIVE_S)
-        return replace(target, releases=kept)
-
-
-def _stock(provider: str, kind: str, price: str, shape: Shape, capacity: int, boot_s: float) -> Stock:
-    offer = Offer(provider, "r1", "z1", f"{kind}.m", False, shape, Decimal(price))
-    return Stock(offer, capacity, boot_s=boot_s)
-
-
 def pools() -> dict[str, Pool]:
-    """Four slots without GPUs and three with two each; every offer of both clouds may fill them."""
+    """Four slots without GPUs and three with two each; both clouds may fill them."""
     made = {}
     for name, slots, shape in (("cpu", CPU_SLOTS, CPU), ("gpu", GPU_SLOTS, GPU)):
         rules = tuple(OfferRule(p, (f"{name}.*",)) for p in ("alpha", "beta"))
@@ -92,9 +61,11 @@ class World:
         folder: Path,
         *,
         template: Path | None = None,
-        policies: Sequence[Policy] = (KeepAlive(),),
+        policies: Sequence[Policy] = (),
         tuning: Tuning = TUNING,
+        alpha: str = "sandbox",
         beta: Idempotency = Idempotency.SETTLE,
+        lag_s: float = 0.0,
         conf: SlurmConf = SLURM,
     ) -> None:
         self.clock = VirtualClock()
@@ -111,24 +82,22 @@ class World:
         self.violations: list[str] = []
         self.exempt: set[str] = set()
         """Instances about which a cloud lied for so long that burstd may believe it."""
-        alpha = (_stock("alpha", "cpu", "1.0", CPU, 3, 20), _stock("alpha", "gpu", "4.0", GPU, 2, 25))
-        other = (_stock("beta", "cpu", "1.5", CPU, 4, 30), _stock("beta", "gpu", "5.0", GPU, 3, 35))
-        clouds = (
-            SimCloud(self.clock, self.machines, alpha, "alpha", net="10.1"),
-            SimCloud(self.clock, self.machines, other, "beta", net="10.2"),
-        )
-        self.providers = {
-            cloud.name: SimProvider(cloud, CLUSTER, idempotency=way, watch=self._ends)
-            for cloud, way in zip(clouds, (Idempotency.TOKEN, beta), strict=True)
-        }
-        self.neighbours = [self._neighbour(cloud) for cloud in clouds]
+        self.kits: dict[str, CloudKit] = {"beta": self._sim("beta", beta, lag_s)}
+        match alpha:
+            case "sandbox":
+                self.kits["alpha"] = SandboxKit(self.clock, self.machines, "alpha", self._ends, lag_s=lag_s)
+            case "sim":
+                self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (3, 2), ("1.0", "4.0"))
+            case _:
+                pass
         self.bomb, self.disk, self.line = Bomb(), Disk(), Line()
         self.delays: dict[str, Delay] = {}
         """How slow the lanes of the workers are: ``alpha``, ``alpha:list``, ``nodes``."""
         self.workers = QueuedWorkers(self.clock, self.delays)
         self.due = self.clock.now()
         self.reconciler: Reconciler | None = None
-        self._rules = Rules(pools(), policies, tuning)
+        keep = policies_idle.plugin.make(policies_idle.Settings(keep_alive_s=KEEP_ALIVE_S))
+        self._rules = Rules(pools(), (keep, *policies), tuning)
         self._path = folder / "burstd.db"
         if template is not None:
             shutil.copy(template, self._path)
@@ -137,23 +106,31 @@ class World:
         self.slurm.programs.resume = self.slurm.programs.suspend = self.slurm.programs.resume_fail = self._woken
         self.start()
 
-    def _neighbour(self, cloud: SimCloud) -> SimInstance:
-        tags = {TAG_CLUSTER: NEIGHBOUR, TAG_CLAIM: "claim-0001"}
-        return cloud.launch(LaunchRequest("claim-0001", "n", cloud.stocks[0].offer, "", "", tags))
+    def _sim(
+        self,
+        name: str,
+        way: Idempotency,
+        lag_s: float,
+        capacity: tuple[int, int] = (4, 3),
+        prices: tuple[str, str] = ("1.5", "5.0"),
+    ) -> SimKit:
+        return SimKit(
+            self.clock, self.machines, name, self._ends, way=way, lag_s=lag_s, capacity=capacity, prices=prices
+        )
 
     def _woken(self, _nodes: Sequence[str]) -> None:
         self.due = min(self.due, self.clock.now())
 
-    def _ends(self, instance: SimInstance) -> None:
+    def _ends(self, instance_id: str, address: str) -> None:
         """burstd ends a machine: no job may run on it."""
-        machine = self.machines.at(instance.address)
-        if machine is None or not machine.node or instance.id in self.exempt:
+        machine = self.machines.at(address)
+        if machine is None or not machine.node or instance_id in self.exempt:
             return
         node = self.slurm.node(machine.node)
-        if node.slurmd and node.address == instance.address:
+        if node.slurmd and node.address == address:
             for job in self.slurm.active:
                 if job.state is JobState.RUNNING and machine.node in job.nodes:
-                    self.violations.append(f"{instance.id} was ended under job {job.id} on {machine.node}")
+                    self.violations.append(f"{instance_id} was ended under job {job.id} on {machine.node}")
 
     # The process.
 
@@ -169,7 +146,7 @@ class World:
             pace=PACE,
             store=store_that_may_die(self._store, self.bomb, self.disk),
             scheduler=slurm_that_may_die(self.slurm, self.bomb, self.line),
-            providers={n: dying_calls(p, self.bomb, n, _PROVIDER_CALLS) for n, p in self.providers.items()},
+            providers={n: dying_calls(k.provider, self.bomb, n, _PROVIDER_CALLS) for n, k in self.kits.items()},
             prover=dying_calls(SimProver(self.machines), self.bomb, "prover", _PROVER_CALLS),
             workers=self.workers,
             clock=self.clock,
@@ -250,17 +227,17 @@ class World:
         """The live claim of a slot."""
         return next(c for c in self.claims() if c.slot == slot)
 
-    def living(self) -> list[SimInstance]:
-        """Our instances that have not ended, in all clouds."""
-        return [i for p in self.providers.values() for i in p.cloud.living(CLUSTER)]
+    def made(self) -> list[Made]:
+        """Our instances that ever were, in all clouds."""
+        return [one for kit in self.kits.values() for one in kit.made()]
 
-    def instance_of(self, claim: Claim) -> SimInstance:
+    def living(self) -> list[Made]:
+        """Those that have not ended."""
+        return [one for one in self.made() if one.alive]
+
+    def instance_of(self, claim: Claim) -> Made:
         """The living instance of a claim."""
         return next(i for i in self.living() if i.claim_id == claim.id)
-
-    def cloud_of(self, instance: SimInstance) -> SimCloud:
-        """Where it is."""
-        return self.providers[instance.offer.provider].cloud
 
     def states(self, job_id: str) -> list[JobState]:
         """Of the job, the tasks of the array or the components of the het job."""
@@ -271,8 +248,8 @@ class World:
     def check(self) -> None:
         """Raises AssertionError with what is wrong."""
         assert not self.violations, self.violations
-        for neighbour in self.neighbours:
-            assert neighbour.ended is None, f"the neighbour's {neighbour.id} was ended"
+        for name, kit in self.kits.items():
+            assert kit.neighbour_lives(), f"the neighbour's machine in {name} was ended"
         twice = [c for c, n in Counter(i.claim_id for i in self.living()).items() if n > 1]
         assert not twice, f"two machines for {twice}"
         if self.reconciler is not None:
@@ -288,11 +265,8 @@ class World:
 
     def heal(self) -> None:
         """Every fault is over, nobody holds anything back, and burstd runs."""
-        for provider in self.providers.values():
-            lag = provider.faults.list_lag_s
-            provider.faults = type(provider.faults)(list_lag_s=lag)
-            provider.cloud.fates.clear()
-            provider.cloud.leaks = 0
+        for kit in self.kits.values():
+            kit.heal()
         self.bomb.disarm()
         self.delays.clear()
         self.disk.writes_left = None
@@ -308,7 +282,7 @@ class World:
         """Lets a healed world go on until nothing is left to do; raises AssertionError where that does not come."""
         began = self.clock.now()
         orphans_by = began + self._rules.tuning.orphan_grace_s + LISTINGS_S + max(
-            p.settle_s for p in self.providers.values()
+            k.provider.settle_s for k in self.kits.values()
         )  # fmt: skip
         while not self.at_rest():
             now = self.clock.now()
@@ -328,9 +302,7 @@ class World:
             not self.slurm.active
             and not self.claims()
             and not self.living()
-            and not any(
-                t.tags[TAG_CLUSTER] == CLUSTER for p in self.providers.values() for t in p.cloud.things.values()
-            )
+            and not any(kit.things() for kit in self.kits.values())
             and all(n.powered_down and n.state == "IDLE" and not n.drained for n in slots)
             and gate == SLOTS
             and len(self.slurm.reservations()) == 1
@@ -340,15 +312,14 @@ class World:
     def check_bill(self) -> None:
         """Every machine that ran is billed to its claim; a claim that never had one costs nothing."""
         now = self.clock.now()
-        every = (i for p in self.providers.values() for i in p.cloud.instances.values())
-        made = {i.claim_id: i for i in every if i.cluster == CLUSTER}
+        made = {one.claim_id: one for one in self.made()}
         for claim in self.all_claims():
             assert claim.state is ClaimState.GONE
-            instance = made.get(claim.id)
-            if instance is None:
-                assert not claim.cost(now), claim
-            elif instance.address and not self.disk.was_full:
-                assert claim.cost(now) > 0, f"{instance} is billed to nobody: {self.story(claim)}"
+            one = made.get(claim.id)
+            if one is None:
+                assert not claim.cost(now), self.story(claim)
+            elif one.ran and not self.disk.was_full:
+                assert claim.cost(now) > 0, f"{one} is billed to nobody: {self.story(claim)}"
 
     def story(self, claim: Claim) -> str:
         """The life of a claim, for a person."""
@@ -365,7 +336,7 @@ class World:
         lines += [f"job row: {j}" for j in self.slurm.jobs()]
         lines += [f"claim: {self.story(c)}" for c in self.claims()]
         lines += [f"instance: {i}" for i in self.living()]
-        lines += [f"thing: {t}" for p in self.providers.values() for t in p.cloud.things.values()]
+        lines += [f"thing: {thing}" for kit in self.kits.values() for thing in kit.things()]
         lines += [f"node: {n.name} {n.state} {sorted(n.flags)} {n.reason} {n.address}" for n in self.slurm.nodes()]
         lines += [f"reservation: {r}" for r in self.slurm.reservations()]
         lines += [f"breaker: {b}" for b in self.store.breakers()]

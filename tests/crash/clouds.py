@@ -1,0 +1,323 @@
+"""The two clouds of the crash tests, seen alike: the simulator's, and the sandbox cloud without its boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Protocol
+
+from burstd.model.errors import InsufficientCapacity, QuotaExceeded, RateLimited
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
+from burstd.model.offer import Offer
+from burstd.model.provider import Idempotency, LaunchRequest, Provider
+from burstd.model.shape import Gres, Shape
+from burstd.sim.clock import Alarm, VirtualClock
+from burstd.sim.cloud import Fate, SimCloud, SimInstance, Stock
+from burstd.sim.machines import Machines
+from burstd.sim.provider import Faults, SimProvider
+from providers.sandbox import faults as sandbox
+from providers.sandbox.catalog import Catalog, InstanceType
+from providers.sandbox.client import DirectApi
+from providers.sandbox.cloud import Cloud
+from providers.sandbox.provider import SandboxProvider
+from providers.sandbox.things import Machine, Request, State
+
+CLUSTER = "site"
+NEIGHBOUR = "other"
+CPU = Shape(4, 8000)
+GPU = Shape(4, 8000, (Gres("gpu", "v100", 2),))
+_NEIGHBOURS = {TAG_CLUSTER: NEIGHBOUR, TAG_CLAIM: "claim-0001"}
+"""A neighbour's claims are numbered as ours are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One of our instances, alive or not."""
+
+    id: str
+    provider: str
+    claim_id: str
+    address: str
+    ran: bool
+    """It has been RUNNING."""
+    alive: bool
+
+
+class CloudKit(Protocol):
+    """One cloud: what is so in it, and how it fails."""
+
+    @property
+    def provider(self) -> Provider:
+        """burstd's side of it."""
+        ...
+
+    def made(self) -> list[Made]:
+        """All our instances that ever were."""
+        ...
+
+    def things(self) -> list[str]:
+        """Our volumes, ports ... that there are."""
+        ...
+
+    def neighbour_lives(self) -> bool:
+        """The neighbour's instance has not been touched."""
+        ...
+
+    def lose(self, instance_id: str) -> None:
+        """The cloud ends it by its own hand."""
+        ...
+
+    def misreport(self, instance_id: str, state: str) -> bool:
+        """Listings leave it out (``omitted``), or say a state that is not so. True: burstd may take it for gone."""
+        ...
+
+    def fail(self, kind: str, n: int) -> None:
+        """One of FAULTS; ``n``, 1 to 3, is how often or which."""
+        ...
+
+    def heal(self) -> None:
+        """All is well again."""
+        ...
+
+
+FAULTS = (
+    "down", "list down", "answers lost", "requests lost", "requests late", "launch refused", "bad boot",
+    "ending fails", "ending ignored", "things leak",
+)  # fmt: skip
+_REFUSALS = (InsufficientCapacity("none left"), QuotaExceeded("no more of it"), RateLimited("slower", retry_after_s=7))
+_FATES = (Fate(hangs=True), Fate(error="no host found"), Fate(refused="1 GPU"))
+
+
+class SimKit:
+    """The simulator's cloud."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        machines: Machines,
+        name: str,
+        ends: Callable[[str, str], None],
+        *,
+        way: Idempotency,
+        lag_s: float,
+        capacity: tuple[int, int] = (4, 3),
+        prices: tuple[str, str] = ("1.5", "5.0"),
+    ) -> None:
+        stocks = [
+            Stock(Offer(name, "r1", "z1", f"{kind}.m", False, shape, Decimal(price)), room, boot_s=boot_s)
+            for kind, shape, price, room, boot_s in zip(
+                ("cpu", "gpu"), (CPU, GPU), prices, capacity, (25.0, 30.0), strict=True
+            )
+        ]
+        self.cloud = SimCloud(clock, machines, stocks, name)
+        self._watch = ends
+        self._lag_s = lag_s
+        self.provider = SimProvider(self.cloud, CLUSTER, idempotency=way, watch=self._ends)
+        self.provider.faults.list_lag_s = lag_s
+        self._neighbour = self.cloud.launch(LaunchRequest("claim-0001", "n", stocks[0].offer, "", "", _NEIGHBOURS))
+
+    def _ends(self, instance: SimInstance) -> None:
+        self._watch(instance.id, instance.address)
+
+    def made(self) -> list[Made]:
+        """See CloudKit."""
+        return [
+            Made(i.id, self.cloud.name, i.claim_id, i.address, bool(i.address), i.ended is None)
+            for i in self.cloud.instances.values()
+            if i.cluster == CLUSTER
+        ]
+
+    def things(self) -> list[str]:
+        """See CloudKit."""
+        return [t.id for t in self.cloud.things.values() if t.tags[TAG_CLUSTER] == CLUSTER]
+
+    def neighbour_lives(self) -> bool:
+        """See CloudKit."""
+        return self._neighbour.ended is None
+
+    def lose(self, instance_id: str) -> None:
+        """See CloudKit."""
+        self.cloud.end(instance_id, "spot interruption")
+
+    def misreport(self, instance_id: str, state: str) -> bool:
+        """See CloudKit."""
+        if state == "omitted":
+            self.provider.faults.omitted.add(instance_id)
+            return True
+        self.provider.faults.claimed[instance_id] = InstanceState(state)
+        return False
+
+    def fail(self, kind: str, n: int) -> None:
+        """See CloudKit."""
+        faults = self.provider.faults
+        match kind:
+            case "down":
+                faults.down = n > 1
+            case "list down":
+                faults.list_down = n > 1
+            case "answers lost":
+                faults.lost_answers = n
+            case "requests lost":
+                faults.lost_requests = n
+            case "requests late":
+                faults.late_requests.append(1.5 * n)
+            case "launch refused":
+                faults.refuse.append(_REFUSALS[n - 1])
+            case "bad boot":
+                self.cloud.fates.append(_FATES[n - 1])
+            case "ending fails":
+                faults.terminate_errors = n
+            case "ending ignored":
+                faults.terminate_ignored = n
+            case "things leak":
+                self.cloud.leaks = n
+            case _:
+                raise ValueError(kind)
+
+    def heal(self) -> None:
+        """See CloudKit."""
+        self.provider.faults = Faults(list_lag_s=self._lag_s)
+        self.cloud.fates.clear()
+        self.cloud.leaks = 0
+
+
+class SandboxKit:
+    """The sandbox cloud and its provider, in this process, with virtual machines for boxes."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        machines: Machines,
+        name: str,
+        ends: Callable[[str, str], None],
+        *,
+        lag_s: float,
+        capacity: tuple[int, int] = (3, 2),
+    ) -> None:
+        types = (
+            InstanceType("cpu.m", CPU.cpus, CPU.memory_mib, Decimal("1.0")),
+            InstanceType("gpu.m", GPU.cpus, GPU.memory_mib, Decimal("4.0"), gpu_type="v100", gpus=2),
+        )
+        catalog = Catalog(
+            types, {"z1": dict(zip(("cpu.m", "gpu.m"), capacity, strict=True))}, addresses="10.3.0.0/20",
+            boot_s=2.0, stop_s=3.0, list_lag_s=lag_s, ended_shown_s=20.0,
+        )  # fmt: skip
+        self._clock = clock
+        self._machines = machines
+        self._alarm: Alarm | None = None
+        self._name = name
+        self.cloud = Cloud(catalog, clock.now, self, changed=self._changed)
+        self.provider: SandboxProvider = SandboxProvider(
+            name, CLUSTER, _Watched(self.cloud, ends), settle_s=10.0, page=2
+        )
+        place = Request("neighbour", "n", "z1", "cpu.m", "debian", tags=_NEIGHBOURS)
+        self._neighbour = self.cloud.launch(place).id
+
+    # What a Backend does.
+
+    def start(self, machine: Machine) -> None:
+        """A virtual machine boots."""
+        self._machines.boot(machine.address, float("inf") if machine.hangs else 20.0)
+
+    def stop(self, machine: Machine) -> None:
+        """It is switched off."""
+        self._machines.end(machine.address)
+
+    def console(self, machine: Machine) -> str:
+        """It writes nothing."""
+        del machine
+        return ""
+
+    def _changed(self) -> None:
+        self._alarm_at(self._clock.now())
+
+    def _alarm_at(self, when: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._clock.at(when, self._due)
+
+    def _due(self) -> None:
+        self._alarm = None
+        due = self.cloud.advance()
+        if due is not None:
+            self._alarm_at(max(due, self._clock.now()))
+
+    # What a test sees and orders.
+
+    def made(self) -> list[Made]:
+        """See CloudKit."""
+        return [
+            Made(
+                m.id, self._name, m.request.tags[TAG_CLAIM], m.address, m.started is not None,
+                m.state not in (State.STOPPING, State.TERMINATED),
+            )
+            for m in self.cloud.machines()
+            if m.request.tags[TAG_CLUSTER] == CLUSTER
+        ]  # fmt: skip
+
+    def things(self) -> list[str]:
+        """See CloudKit."""
+        ours = {TAG_CLUSTER: CLUSTER}
+        return [p.id for kind in ("volume", "port") for p in self.cloud.parts(kind, ours, limit=1000).items]
+
+    def neighbour_lives(self) -> bool:
+        """See CloudKit."""
+        return any(m.id == self._neighbour and m.state is State.RUNNING for m in self.cloud.machines()) or (
+            self._clock.now() < 1_800_000_000.0 + 2.0
+        )
+
+    def lose(self, instance_id: str) -> None:
+        """See CloudKit."""
+        self.cloud.interrupt(instance_id)
+
+    def misreport(self, instance_id: str, state: str) -> bool:
+        """The sandbox tells the truth about machines that run."""
+        del instance_id, state
+        return False
+
+    def fail(self, kind: str, n: int) -> None:
+        """See CloudKit. What the sandbox cannot do is left out."""
+        fault, k = sandbox.Fault, sandbox.Kind
+        orders: Sequence[sandbox.Fault] = ()
+        match kind:
+            case "down" | "list down":
+                if n > 1:
+                    calls = ("*",) if kind == "down" else ("list", "volumes")
+                    orders = [fault(k.UNAVAILABLE, calls=calls, id=kind)]
+                else:
+                    self.cloud.cancel(kind)
+            case "answers lost":
+                orders = [fault(k.LOSE_ANSWER, count=n)]
+            case "requests lost":
+                orders = [fault(k.ERROR, count=n)]
+            case "launch refused":
+                orders = [fault((k.CAPACITY, k.QUOTA, k.RATE_LIMIT)[n - 1], count=1, seconds=7.0)]
+            case "bad boot":
+                orders = [fault((k.BOOT_HANG, k.BOOT_FAIL, k.LIE)[n - 1], count=1, seconds=60.0)]
+            case "ending fails":
+                orders = [fault((k.ERROR, k.UNAVAILABLE, k.LOSE_ANSWER)[n - 1], calls=("terminate", "remove"), count=n)]
+            case "things leak":
+                orders = [fault(k.LEAK_VOLUME, count=n), fault(k.LEAK_PORT, count=1)]
+            case _:
+                orders = ()
+        for one in orders:
+            self.cloud.order(one)
+
+    def heal(self) -> None:
+        """See CloudKit."""
+        self.cloud.cancel()
+
+
+class _Watched(DirectApi):
+    def __init__(self, cloud: Cloud, ends: Callable[[str, str], None]) -> None:
+        super().__init__(cloud)
+        self._ends = ends
+        self._watched = cloud
+
+    def terminate(self, instance_id: str) -> None:
+        """See CloudApi; whose end it is, is looked at first."""
+        for machine in self._watched.machines():
+            if machine.id == instance_id and machine.state is State.RUNNING:
+                self._ends(machine.id, machine.address)
+        super().terminate(instance_id)
