@@ -10,6 +10,8 @@ from burstd.slurm.hostlist import compress
 
 YEAR_S = 31_536_000
 """SuspendTime: long enough that slurmctld never powers a node down by itself, yet power saving is on."""
+SHOWS_CLOUD_NODES = (23, 2, 0)
+"""From this version on powered-down CLOUD nodes are always shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,10 @@ def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
     gres = tuple(sorted({g.name for p in pools for g in p.shape.gres}))
     folder = wishes.programs.rstrip("/")
     asked = "what Slurm asks for by itself (an administrator's power_up, a lost gate) is not served"
+    off = f"{asked}, and with no such program power saving is off and no slot is ever free again"
     found = [
-        Setting("ResumeProgram", (f"{folder}/burstd-resume",), f"power saving is off: no node can be booted; {asked}"),
-        Setting("SuspendProgram", (f"{folder}/burstd-suspend",), f"power saving is off: no node can be ended; {asked}"),
+        Setting("ResumeProgram", (f"{folder}/burstd-resume",), off),
+        Setting("SuspendProgram", (f"{folder}/burstd-suspend",), off),
         Setting(
             "ResumeFailProgram",
             (f"{folder}/burstd-resumefail",),
@@ -73,13 +76,14 @@ def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
         Setting(
             "SuspendTime", (str(YEAR_S),), "slurmctld powers nodes down by itself; when nodes go is burstd's to decide"
         ),
+        Setting("SuspendRate", ("0",), "of many nodes that go at once, Slurm lets one a second go", advice=True),
+        Setting("ResumeRate", ("0",), "Slurm asks for no more than 300 nodes a minute by itself", advice=True),
         Setting(
             "SlurmctldParameters",
             ("idle_on_node_suspend", "power_save_interval=1"),
             "a slot is stuck after its node went, and power changes take ten seconds longer",
             merge=True,
         ),
-        Setting("PrivateData", ("cloud",), "users do not see the burst capacity in sinfo", merge=True, advice=True),
         Setting("TreeWidth", ("65533",), "messages to cloud nodes go through other cloud nodes that may be gone"),
         Setting(
             "SchedulerParameters",
@@ -90,6 +94,10 @@ def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
         ),
         Setting("ReturnToService", ("2",), "a node that was set down stays down when it comes back", advice=True),
     ]
+    if wishes.version < SHOWS_CLOUD_NODES:
+        found.append(
+            Setting("PrivateData", ("cloud",), "neither burstd nor users see a slot that has no machine", merge=True)
+        )
     if wishes.keep_partitions:
         found.append(
             Setting(

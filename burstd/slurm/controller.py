@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from burstd.model.errors import SchedulerUnavailable
 from burstd.slurm.commands import Commands
 
 _LINE = re.compile(r"^(\w[\w-]*)\s*=\s?(.*)$", re.MULTILINE)
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _UID = re.compile(r".*\((\d+)\)$")
 
 
@@ -22,9 +24,20 @@ class Controller:
     """SlurmUser, who runs ResumeProgram."""
 
 
+def config_of(text: str) -> dict[str, str]:
+    """The settings in the output of ``scontrol show config``, by name."""
+    return {key: value.strip() for key, value in _LINE.findall(text)}
+
+
+def version_of(config: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """slurmctld's version; None where it is not told."""
+    match = _VERSION.match(config.get("SLURM_VERSION", ""))
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
 def parse(text: str) -> Controller:
     """The output of ``scontrol show config``. Raises SchedulerUnavailable where it does not say what is needed."""
-    found = {key: value.strip() for key, value in _LINE.findall(text)}
+    found = config_of(text)
     user = _UID.match(found.get("SlurmUser", ""))
     if user is None or not found.get("StateSaveLocation"):
         raise SchedulerUnavailable("'scontrol show config' does not tell SlurmUser and StateSaveLocation")

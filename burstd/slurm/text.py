@@ -107,16 +107,16 @@ def tres(text: str) -> dict[str, str]:
 
 
 def records(text: str, first_key: str) -> Iterator[dict[str, str]]:
-    """The lines of ``scontrol -o show ...``, each beginning with ``first_key=``. The first of equal keys counts.
+    """The lines of ``scontrol -o show ...``, each beginning with ``first_key=``.
 
-    A value goes on to the next ``Key=``, so that one with spaces or line ends in it (a reason) stays whole.
+    A value goes on to the next ``Key=`` that was not there before, so that one with spaces, line ends or the like of
+    ``State=`` in it (a reason) stays whole.
     """
     for block in re.split(rf"^(?={first_key}=)", text, flags=re.MULTILINE):
         if not block.startswith(first_key + "="):
             continue
-        fields: dict[str, str] = {}
-        found = list(_KEY.finditer(block))
-        for index, match in enumerate(found):
-            end = found[index + 1].start() if index + 1 < len(found) else len(block)
-            fields.setdefault(match[1], block[match.end() : end].strip())
-        yield fields
+        found = {}
+        for match in _KEY.finditer(block):
+            found.setdefault(match[1], match)
+        ends = [match.start() for match in found.values()][1:] + [len(block)]
+        yield {key: block[match.end() : end].strip() for (key, match), end in zip(found.items(), ends, strict=True)}

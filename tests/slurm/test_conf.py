@@ -1,0 +1,160 @@
+"""The lines for slurm.conf, and what a running Slurm lacks of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from burstd.model.node import Node
+from burstd.model.offer import Pool
+from burstd.model.shape import Gres, Shape
+from burstd.slurm.conf import Wishes, fragment, gres_conf
+from burstd.slurm.conf_check import Running, compare
+from burstd.slurm.controller import config_of
+
+GPU = Pool(
+    "gpu",
+    tuple(f"gpu{i:02}" for i in range(1, 11)),
+    ("burst", "gpu"),
+    Shape(16, 64000, (Gres("gpu", "a100", 4), Gres("gpu", "t4", 1), Gres("nvme", "", 2)), frozenset({"cloud", "a100"})),
+)
+CPU = Pool("cpu", ("cpu1",), ("burst",), Shape(8, 32000))
+WISHES = Wishes(version=(24, 11, 5), programs="/opt/burstd/bin", keep_partitions=("main",))
+
+CONFIG = """\
+Configuration data as of 2026-11-21T05:36:29
+GresTypes               = gpu,nvme
+PrivateData             = none
+ResumeFailProgram       = /opt/burstd/bin/burstd-resumefail
+ResumeProgram           = /opt/burstd/bin/burstd-resume
+ResumeRate              = 0 nodes/min
+ResumeTimeout           = 1200 sec
+ReturnToService         = 2
+SchedulerParameters     = batch_sched_delay=0,bf_continue,default_queue_depth=20000,bf_max_job_test=10000,bf_interval=2
+SelectType              = select/cons_tres
+SlurmctldParameters     = enable_configless,idle_on_node_suspend,power_save_interval=1
+SLURM_VERSION           = 24.11.5
+SuspendExcParts         = main,login
+SuspendProgram          = /opt/burstd/bin/burstd-suspend
+SuspendRate             = 0 nodes/min
+SuspendTime             = 31536000 sec
+SuspendTimeout          = 30 sec
+TreeWidth               = 65533
+
+Slurmctld(primary) at head is UP
+"""
+
+
+def node(pool: Pool, name: str) -> Node:
+    shape = pool.shape
+    return Node(
+        name, "IDLE", frozenset({"CLOUD", "POWERED_DOWN"}), pool.partitions, shape.cpus, 0, shape.memory_mib, 0,
+        shape.gres, (), shape.features,
+    )  # fmt: skip
+
+
+GOOD = Running(
+    config_of(CONFIG),
+    {
+        "burst": {"Nodes": "cpu1,gpu[01-10]", "State": "UP", "SuspendTime": "GLOBAL"},
+        "gpu": {"Nodes": "gpu[01-10],main[1-4]", "State": "UP"},
+    },
+    [*(node(GPU, s) for s in GPU.slots), node(CPU, "cpu1")],
+)
+
+
+def changed(setting: str, value: str) -> Running:
+    return replace(GOOD, config={**GOOD.config, setting: value})
+
+
+def test_the_lines_for_slurm_conf() -> None:
+    lines = fragment([GPU, CPU], WISHES).splitlines()
+    assert (
+        "NodeName=gpu[01-10] CPUs=16 RealMemory=64000 Gres=gpu:a100:4,gpu:t4:1,nvme:2 Feature=a100,cloud State=CLOUD"
+        in lines
+    )
+    assert "NodeName=cpu1 CPUs=8 RealMemory=32000 State=CLOUD" in lines
+    assert "PartitionName=burst Nodes=cpu1,gpu[01-10] MaxTime=INFINITE State=UP" in lines
+    assert "PartitionName=gpu Nodes=gpu[01-10] MaxTime=INFINITE State=UP" in lines
+    assert "ResumeProgram=/opt/burstd/bin/burstd-resume" in lines
+    assert "GresTypes=gpu,nvme" in lines
+    assert "SuspendExcParts=main" in lines
+    assert not [line for line in lines if line.startswith("PrivateData")]
+    assert "PrivateData=cloud" in fragment([CPU], Wishes(version=(22, 5, 8))).splitlines()
+    assert not [line for line in fragment([CPU], Wishes()).splitlines() if line.startswith("Gres")]
+
+
+def test_the_lines_for_gres_conf() -> None:
+    assert gres_conf([GPU, CPU], WISHES).splitlines() == [
+        "NodeName=gpu[01-10] Name=gpu Type=a100 File=/dev/nvidia[0-3]",
+        "NodeName=gpu[01-10] Name=gpu Type=t4 File=/dev/nvidia4",
+        "NodeName=gpu[01-10] Name=nvme Count=2",
+    ]
+
+
+def test_nothing_is_found_where_all_is_well() -> None:
+    assert compare([GPU, CPU], WISHES, GOOD) == []
+    # The folder of the programs is the site's choice; the settings of other things are none of ours.
+    elsewhere = changed("ResumeProgram", "/usr/local/sbin/burstd-resume")
+    assert compare([GPU, CPU], WISHES, elsewhere) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "wanted", "advice"),
+    [
+        ("ResumeProgram", "(null)", "/opt/burstd/bin/burstd-resume", False),
+        ("ResumeProgram", "/site/boot-my-nodes", "/opt/burstd/bin/burstd-resume", False),
+        ("SuspendTime", "NONE", "31536000 or more", False),
+        ("SuspendTime", "600 sec", "31536000 or more", False),
+        ("ResumeTimeout", "60 sec", "900 or more", False),
+        ("SuspendTimeout", "300 sec", "30 or less", False),
+        ("SlurmctldParameters", "power_save_interval=10", "idle_on_node_suspend,power_save_interval=1", False),
+        ("SuspendExcParts", "login", "main", False),
+        ("GresTypes", "gpu", "nvme", False),
+        ("SelectType", "select/linear", "select/cons_tres", False),
+        ("ReturnToService", "1", "2", True),
+        ("SuspendRate", "60 nodes/min", "0", True),
+        (
+            "SchedulerParameters",
+            "default_queue_depth=500,bf_max_job_test=10000,bf_interval=30",
+            "batch_sched_delay=0,default_queue_depth=10000,bf_interval=5",
+            True,
+        ),
+    ],
+)  # fmt: skip
+def test_a_setting_that_differs_is_named(setting: str, value: str, wanted: str, *, advice: bool) -> None:
+    (found,) = compare([GPU, CPU], WISHES, changed(setting, value))
+    assert (found.subject, found.wanted, found.advice) == (setting, wanted, advice)
+    assert found.breaks
+    assert setting in found.remedy
+
+
+def test_old_versions_hide_slots_without_machines() -> None:
+    old = changed("SLURM_VERSION", "22.05.8")
+    (found,) = compare([GPU, CPU], WISHES, old)
+    assert (found.subject, found.wanted, found.found) == ("PrivateData", "cloud", "none")
+
+
+def test_nodes_that_differ_are_named_together() -> None:
+    nodes = [replace(n, memory_mib=1) if "gpu" <= n.name < "gpu04" else n for n in GOOD.nodes if n.name != "gpu10"]
+    nodes = [replace(n, flags=frozenset(), gres=(), features=frozenset()) if n.name == "gpu05" else n for n in nodes]
+    found = compare([GPU, CPU], WISHES, replace(GOOD, nodes=nodes))
+    assert [(f.subject, f.wanted.split(" ")[0], f.found) for f in found] == [
+        ("nodes gpu10", "NodeName=gpu[01-10]", "not there"),
+        ("nodes gpu[01-03]", "RealMemory=64000", "RealMemory=1"),
+        ("nodes gpu05", "State=CLOUD", "IDLE"),
+        ("nodes gpu05", "Gres=gpu:a100:4,gpu:t4:1,nvme:2", "Gres=none"),
+        ("nodes gpu05", "Feature=a100,cloud", "Feature=none"),
+    ]
+
+
+def test_partitions_that_differ_are_named() -> None:
+    partitions = {"burst": {"Nodes": "gpu[01-09],cpu1", "State": "DOWN", "SuspendTime": "300"}}
+    found = compare([GPU, CPU], WISHES, replace(GOOD, partitions=partitions))
+    assert [(f.subject, f.found) for f in found] == [
+        ("partition burst", "Nodes=gpu[01-09],cpu1"),
+        ("partition burst", "State=DOWN"),
+        ("partition burst", "SuspendTime=300"),
+        ("partition gpu", "not there"),
+    ]
