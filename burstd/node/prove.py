@@ -92,6 +92,8 @@ def start(
 ) -> None:
     """Starts slurmd under the slot's name, unless it runs already. slurmctld must expect the node by now.
 
+    To be repeated where slurmctld goes on waiting for the node: a slurmd that it takes no notice of is started anew.
+
     ``conf_server``: ``HOST[:PORT][,HOST...]`` of slurmctld, which sends the configuration; empty where the image has a
     slurm.conf. ``options``: more for slurmd. With systemd the unit slurmd.service is used, else slurmd is started
     directly. ``command`` is run instead of all that, with ``{slot}`` and ``{conf_server}`` filled in.

@@ -1,4 +1,5 @@
-# Starts slurmd under a name. One that runs under this name already is left alone; under another it is replaced.
+# Starts slurmd under a name. One that runs under this name already is left alone, unless slurmctld does not count it;
+# one under another name is replaced.
 # $1: the name. Further arguments: options for slurmd, words of [A-Za-z0-9_.,:/=@%+-] only.
 set -eu
 LC_ALL=C
@@ -23,10 +24,19 @@ slurmds() {
 # Whether a process was started under our name.
 named() { tr '\0' '\n' <"/proc/$1/cmdline" 2>/dev/null | grep -x -A1 -e -N | grep -q -x -F -e "$name"; }
 gone() { [ -z "$(slurmds)" ]; }
+age_s() {
+    awk -v hz="$(getconf CLK_TCK)" 'NR == 1 { up = $1; next } { sub(/.*\) /, ""); print int(up - $20 / hz) }' \
+        /proc/uptime "/proc/$1/stat" 2>/dev/null || echo 0
+}
+# Whether slurmctld still waits for the boot of a node whose slurmd is up: a slurmctld that was started again meanwhile
+# counts the boot from then on, and takes no notice of a slurmd that says it booted before. No job can be on the node.
+overlooked() {
+    [ "$(age_s "$1")" -ge 10 ] && timeout 5 scontrol -o show node "$name" 2>/dev/null | grep -q 'State=[A-Z_+]*POWERING_UP'
+}
 
 others=
 for pid in $(slurmds); do
-    if named "$pid"; then exit 0; fi
+    if named "$pid" && ! overlooked "$pid"; then exit 0; fi
     others="$others $pid"
 done
 with_systemd=
@@ -37,7 +47,7 @@ if [ -n "$others" ]; then
     tries=200
     until gone; do
         tries=$((tries - 1))
-        [ "$tries" -gt 0 ] || fail "a slurmd of another name does not end within 20 s"
+        [ "$tries" -gt 0 ] || fail "the slurmd that runs does not end within 20 s"
         sleep 0.1
     done
 fi

@@ -33,7 +33,6 @@ from burstd.node.keys import ensure_ssh_key
 from burstd.node.prover import Site, SshProver
 from providers.sandbox.box import Box
 from providers.sandbox.description import File
-from tests.lab.cluster import Cluster
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 
@@ -354,12 +353,41 @@ def test_slurmctld_is_down_while_a_node_starts(bench: Bench, boot: Callable[...,
     cluster = bench.cluster
     cluster.sh("scontrol update nodename=cl6 state=power_up && scontrol update nodename=cl6 nodeaddr=10.77.1.6")
     cluster.stop_slurmctld()
-    # slurmd 22.05 gives up, and burstd will start it again; 24.11 goes on asking by itself.
+    # slurmd 22.05 gives up; 24.11 goes on asking, but says that it booted before slurmctld, now, began to wait for it.
     with contextlib.suppress(NodeNotReady):
         bench.prover().start(claim, bench.pool)
     cluster.start_slurmctld()
+
+    def idle() -> bool:
+        bench.prover().start(claim, bench.pool)
+        return cluster.sh("sinfo -hn cl6 -o %t").split() == ["idle"]
+
+    cluster.wait(idle, 50, "cl6 idle")
+    slurmd = pids(box, "slurmd")
     bench.prover().start(claim, bench.pool)
-    cluster.wait(lambda: cluster.sh("sinfo -hn cl6 -o %t").split() == ["idle"], 30, "cl6 idle")
+    assert pids(box, "slurmd") == slurmd
+
+
+def test_a_slurmd_that_slurmctld_takes_no_notice_of(bench: Bench, boot: Callable[..., Box]) -> None:
+    """As after a start of slurmctld: slurmd says that it booted earlier (without -b: when the kernel did)."""
+    claim = bench.claim("cl7", "10.77.1.7")
+    box = boot("cl7", claim.address)
+    bench.prove(claim, bench.machines.console_of(box))
+    cluster = bench.cluster
+    cluster.sh("scontrol update nodename=cl7 state=power_up && scontrol update nodename=cl7 nodeaddr=10.77.1.7")
+    cluster.wait(lambda: "POWERING_UP" in cluster.sh("scontrol -o show node cl7"), 10, "cl7 powering up")
+    box.run(["slurmd", "-N", "cl7", "--conf-server", "head"])
+    box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
+    slurmd = pids(box, "slurmd")
+    bench.prover().start(claim, bench.pool)
+    assert pids(box, "slurmd") == slurmd  # it may be on its way
+
+    def idle() -> bool:
+        bench.prover().start(claim, bench.pool)
+        return cluster.sh("sinfo -hn cl7 -o %t").split() == ["idle"]
+
+    cluster.wait(idle, 30, "cl7 idle")
+    assert set(pids(box, "slurmd")).isdisjoint(slurmd)
 
 
 def test_keys_shown_on_the_console_are_the_machines(bench: Bench, boot: Callable[..., Box]) -> None:
