@@ -59,6 +59,7 @@ app.command()(plan.hold)
 app.command()(plan.unhold)
 app.command()(bill.bill)
 app.add_typer(config.app, name="config")
+app.command()(check.check)
 app.command("slurm-config")(check.slurm_config)
 
 

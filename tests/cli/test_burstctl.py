@@ -271,40 +271,6 @@ def test_somebody_else_is_there(run: Run, tmp_path: Path, speech: bytes) -> None
     assert str(path) in outcome.err
 
 
-def test_checks_of_settings_need_no_daemon(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    file.write_text('cluster = "ada"\n[pools.gpu]\nnodes = "gpu[1-2]"\ncpu = 4\n', encoding="utf-8")
-    outcome = run("config", "check", str(file))
-    assert outcome.code == 1
-    assert "line 4: pools.gpu.cpu: there is no such key; did you mean 'cpus'?" in outcome.out
-    faults = json.loads(run("config", "check", str(file), "--json").out)["faults"]
-    assert {"key": "pools.gpu.memory", "line": 2, "text": "must be set"} in faults
-
-
-def test_the_lines_for_slurm(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    file.write_text(SETTINGS, encoding="utf-8")
-    outcome = run("slurm-config", "--config", str(file))
-    assert outcome.code == 0, outcome.err
-    assert "NodeName=gpu[1-2] CPUs=8 RealMemory=1024 Gres=gpu:v100:4 State=CLOUD" in outcome.out.splitlines()
-    assert run("slurm-config", "--gres", "--config", str(file)).out.startswith("NodeName=gpu[1-2] Name=gpu Type=v100")
-    assert set(json.loads(run("--json", "slurm-config", "--config", str(file)).out)) == {"slurm.conf", "gres.conf"}
-
-
-SETTINGS = """
-cluster = "ada"
-[providers.sky]
-kind = "sandbox"
-[pools.gpu]
-nodes = "gpu[1-2]"
-partitions = ["burst"]
-cpus = 8
-memory = "1G"
-gres = "gpu:v100:4"
-offers = [{ provider = "sky" }]
-"""
-
-
 def test_every_command_and_option_is_in_the_documentation() -> None:
     text = (Path(__file__).parents[2] / "docs" / "burstctl.md").read_text(encoding="utf-8")
     root = typer.main.get_command(app)

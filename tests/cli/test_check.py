@@ -1,0 +1,96 @@
+"""What burstctl says of settings and of the running Slurm, without a daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from .conftest import Run
+
+SETTINGS = """
+cluster = "ada"
+[providers.sky]
+kind = "sandbox"
+[pools.gpu]
+nodes = "gpu[1-2]"
+partitions = ["burst"]
+cpus = 8
+memory = "1G"
+gres = "gpu:v100:4"
+offers = [{ provider = "sky" }]
+"""
+
+
+def test_checks_of_settings_need_no_daemon(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text('cluster = "ada"\n[pools.gpu]\nnodes = "gpu[1-2]"\ncpu = 4\n', encoding="utf-8")
+    outcome = run("config", "check", str(file))
+    assert outcome.code == 1
+    assert "line 4: pools.gpu.cpu: there is no such key; did you mean 'cpus'?" in outcome.out
+    faults = json.loads(run("config", "check", str(file), "--json").out)["faults"]
+    assert {"key": "pools.gpu.memory", "line": 2, "text": "must be set"} in faults
+
+
+def test_the_lines_for_slurm(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text(SETTINGS, encoding="utf-8")
+    outcome = run("slurm-config", "--config", str(file), "--slurm", "24.11")
+    assert outcome.code == 0, outcome.err
+    assert "NodeName=gpu[1-2] CPUs=8 RealMemory=1024 Gres=gpu:v100:4 State=CLOUD" in outcome.out.splitlines()
+    assert run("slurm-config", "--gres", "--slurm", "22.05", "--config", str(file)).out.startswith(
+        "NodeName=gpu[1-2] Name=gpu Type=v100"
+    )
+    outcome = run("--json", "slurm-config", "--config", str(file), "--slurm", "22.05")
+    assert set(json.loads(outcome.out)) == {"slurm.conf", "gres.conf"}
+    assert run("slurm-config", "--config", str(file), "--slurm", "new").code == 2
+
+
+def slurm_that_says(folder: Path, config: str, nodes: str, partitions: str) -> Path:
+    """A folder with an scontrol that gives these answers; returns settings that name it."""
+    for name, text in (("config", config), ("node", nodes), ("partition", partitions)):
+        (folder / name).write_text(text, encoding="utf-8")
+    scontrol = folder / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\nfor last; do :; done\nexec cat "{folder}/$last"\n', encoding="utf-8")
+    scontrol.chmod(0o755)
+    file = folder / "burstd.toml"
+    file.write_text(SETTINGS + f'[slurm]\nbin_dir = "{folder}"\n', encoding="utf-8")
+    return file
+
+
+def test_the_running_slurm_is_compared(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "plain.toml").write_text(SETTINGS, encoding="utf-8")
+    lines = run("slurm-config", "--config", str(tmp_path / "plain.toml"), "--slurm", "22.05").out.splitlines()
+    wanted = [line for line in lines if line and not line.startswith(("#", "NodeName", "Partition"))]
+    config = [line.replace("=", " = ", 1) for line in wanted]
+    config += ["SLURM_VERSION = 22.05.8", "SelectType = select/cons_tres"]
+    node = "NodeName={} CPUAlloc=0 CPUTot=8 RealMemory=1024 AllocMem=0 Gres=gpu:v100:4 State=IDLE+CLOUD+POWERED_DOWN"
+    nodes = [node.format(name) for name in ("gpu1", "gpu2")]
+    partition = "PartitionName=burst Nodes=gpu[1-2] State=UP"
+    file = slurm_that_says(tmp_path, "\n".join(config), "\n".join(nodes), partition)
+    outcome = run("check", "--config", str(file))
+    assert (outcome.out, outcome.code) == ("Slurm 22.05.8 has what the pools need.\n", 0)
+    assert run("slurm-config", "--config", str(file)).out.splitlines() == lines
+
+    config = [line for line in config if not line.startswith("SuspendTime ")] + ["SuspendTime = 300 sec"]
+    slurm_that_says(tmp_path, "\n".join(config), nodes[0], partition)
+    outcome = run("check", "--config", str(file))
+    assert outcome.code == 1
+    assert re.search(r"^SuspendTime: wanted 31536000.*, found 300 sec$", outcome.out, re.MULTILINE)
+    assert "\nnodes gpu2: wanted " in outcome.out
+    found = json.loads(run("check", "--json", "--config", str(file)).out)
+    assert (found["ok"], {f["subject"] for f in found["findings"]}) == (False, {"SuspendTime", "nodes gpu2"})
+
+
+def test_a_slurm_that_does_not_answer(run: Run, tmp_path: Path) -> None:
+    file = slurm_that_says(tmp_path, "", "", "")
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(
+        "#!/bin/sh\necho 'slurm_load: Unable to contact slurm controller' >&2; exit 1\n", encoding="utf-8"
+    )
+    outcome = run("check", "--config", str(file))
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "Slurm cannot be asked: slurmctld does not answer scontrol" in outcome.err
+    outcome = run("slurm-config", "--config", str(file))
+    assert "PrivateData=cloud" in outcome.out
+    assert "the lines for Slurm 22.05 (choose with --slurm), since slurmctld does not answer" in outcome.err
