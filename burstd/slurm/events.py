@@ -79,7 +79,8 @@ class StateWatch:
             except OSError as error:
                 log.warning("slurm's state folder cannot be watched any more", error=str(error))
                 return
-            if any(self._means_a_job(event.wd, event.name) for event in events):
+            # A new hash.N is made for a job whose script may lie in it before it is watched.
+            if new or any(self._means_a_job(event.wd, event.name) for event in events):
                 self._wake()
 
     def _means_a_job(self, descriptor: int, name: str) -> bool:
