@@ -107,7 +107,11 @@ class Network:
                     f"link set {cable} master {self.bridge} up",
                 ],
             )
-            self._batch(netns, ["link set lo up", f"addr add {ip}/{self.prefix_length} dev eth0", "link set eth0 up"])
+            lines = ["link set lo up", f"addr add {ip}/{self.prefix_length} dev eth0", "link set eth0 up"]
+            if self.hub is None:
+                # slurmctld tells its nodes the address that the site's network has for it, which is not the bridge's.
+                lines.append(f"route add default via {self.gateway}")
+            self._batch(netns, lines)
         except BaseException:
             self.detach(host)
             raise
