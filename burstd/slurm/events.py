@@ -6,6 +6,7 @@ never the truth.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -17,14 +18,15 @@ from inotify_simple import INotify, flags
 
 log = structlog.get_logger(__name__)
 
-_MASK = flags.CREATE | flags.DELETE | flags.MOVED_TO | flags.DELETE_SELF | flags.MOVE_SELF
-_LOOK_AGAIN_S = 5.0
+_MASK = flags.ONLYDIR | flags.CREATE | flags.DELETE | flags.MOVED_TO | flags.DELETE_SELF | flags.MOVE_SELF
 
 
 class StateWatch:
     """Calls ``wake`` from its own thread whenever a job comes or goes."""
 
-    def __init__(self, location: Path, wake: Callable[[], None]) -> None:
+    def __init__(self, location: Path, wake: Callable[[], None], look_again_s: float = 5.0) -> None:
+        """``look_again_s``: folders that are new or were put in place anew are found after so long at the latest."""
+        self._look_again_s = look_again_s
         self._location = location
         self._wake = wake
         self._inotify: INotify | None = None
@@ -34,13 +36,16 @@ class StateWatch:
 
     def start(self) -> str:
         """Starts watching; returns why it cannot, in a sentence, or nothing."""
-        if not self._location.is_dir():
-            return f"{self._location} (StateSaveLocation) is not on this host"
-        if not os.access(self._location, os.R_OK | os.X_OK):
-            return f"{self._location} (StateSaveLocation) may not be read by user {os.geteuid()}"
+        denied = f"{self._location} (StateSaveLocation) may not be read by user {os.geteuid()}"
         try:
+            if not self._location.is_dir():
+                return f"{self._location} (StateSaveLocation) is not on this host"
+            if not os.access(self._location, os.R_OK | os.X_OK):
+                return denied
             self._inotify, self._ending = INotify(), os.eventfd(0)
             self._watch_all()
+        except PermissionError:
+            return denied
         except OSError as error:
             return f"{self._location} cannot be watched: {error.strerror}"
         self._thread = threading.Thread(target=self._run, args=(self._inotify,), name="hints", daemon=True)
@@ -62,12 +67,13 @@ class StateWatch:
         if self._inotify is None:
             return
         for folder in (self._location, *self._location.glob("hash.*")):
-            if folder.is_dir():
+            # One may go at any moment, and the whole folder may be put in place anew: there is a next look.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self._watched[self._inotify.add_watch(folder, _MASK)] = folder
 
     def _run(self, inotify: INotify) -> None:
         while True:
-            ready, _, _ = select.select([inotify, self._ending], [], [], _LOOK_AGAIN_S)
+            ready, _, _ = select.select([inotify, self._ending], [], [], self._look_again_s)
             if self._ending in ready:
                 return
             try:

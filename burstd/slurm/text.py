@@ -115,8 +115,8 @@ def records(text: str, first_key: str) -> Iterator[dict[str, str]]:
     for block in re.split(rf"^(?={first_key}=)", text, flags=re.MULTILINE):
         if not block.startswith(first_key + "="):
             continue
-        found = {}
+        found: dict[str, re.Match[str]] = {}
         for match in _KEY.finditer(block):
             found.setdefault(match[1], match)
-        ends = [match.start() for match in found.values()][1:] + [len(block)]
+        ends = [*[match.start() for match in found.values()][1:], len(block)]
         yield {key: block[match.end() : end].strip() for (key, match), end in zip(found.items(), ends, strict=True)}

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from burstd.testing.scheduler_contract import ClusterUnderTest, SchedulerContract
-from tests.slurm.rig import rig
+from burstd.slurm import conf_check
+from burstd.slurm.commands import Commands
+from burstd.slurm.conf import Wishes
+from burstd.slurm.controller import ask
+from burstd.slurm.events import StateWatch
+from burstd.testing.scheduler_contract import SchedulerContract, submit
+from tests.lab import slurm_files
+from tests.slurm.rig import Rig, rig
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 
 @pytest.fixture(scope="module", params=["bookworm", "trixie", "forky"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with rig(request.param, tmp_path_factory.mktemp("cluster")) as found:
         yield found
 
 
 class TestRealSlurm(SchedulerContract):
-    pass
+    def test_what_is_said_of_the_configuration_holds(self, cluster: Rig) -> None:
+        commands = Commands(cluster.run)
+        controller = ask(commands)
+        assert str(controller.state_save_location) == slurm_files.STATE
+        assert controller.slurm_uid == int(cluster.shell("id -u slurm"))
+        version = slurm_files.VERSIONS[cluster.cluster.release]
+        wishes = Wishes(version, keep_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
+        running = conf_check.ask(commands)
+        (found,) = conf_check.compare(cluster.cluster.pools, wishes, running)
+        assert (found.subject, found.advice) == ("SchedulerParameters", True)
+
+    def test_a_job_is_heard_of_in_the_state_folder(self, cluster: Rig) -> None:
+        heard = threading.Event()
+        watch = StateWatch(cluster.cluster.head.path(slurm_files.STATE), heard.set)
+        assert watch.start() == ""
+        before = time.monotonic()
+        submit(cluster, "")
+        assert heard.wait(10)
+        cluster.say(f"sbatch started to hint: {time.monotonic() - before:.2f} s")
+        watch.stop()
