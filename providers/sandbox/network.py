@@ -20,6 +20,11 @@ def _short(word: str, digits: int) -> str:
     return hashlib.sha256(word.encode()).hexdigest()[:digits]
 
 
+def _mac(address: str) -> str:
+    """The MAC address that goes with an IP address."""
+    return "02:62:" + ":".join(f"{octet:02x}" for octet in ipaddress.ip_address(address).packed[-4:])
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """The hub of a lab, at the first address of ``subnet``.
@@ -82,7 +87,10 @@ class Network:
         if self._in_hub("-json", "link", "show", "dev", self.bridge, check=False):
             return
         address = f"{self.gateway}/{self.prefix_length}"
-        up = [f"link add {self.bridge} type bridge", f"addr add {address} dev {self.bridge}"]
+        # With a MAC address of its own: else it takes the lowest of its cables', and whoever knew the one before waits
+        # seconds to find the hub again each time a host comes or goes.
+        made = f"link add {self.bridge} address {_mac(self.gateway)} type bridge"
+        up = [made, f"addr add {address} dev {self.bridge}"]
         up += ["link set lo up"] if self.hub is not None else []
         self._batch(self.hub, [*up, f"link set {self.bridge} up"])
 
@@ -97,13 +105,12 @@ class Network:
         if ip not in ipaddress.ip_network(self.subnet) or address == self.gateway:
             raise NetworkFailed(f"{address} is no address for a host in {self.subnet}", "choose another")
         netns, cable = self.host_namespace(host), self._cable(host)
-        mac = "02:62:" + ":".join(f"{octet:02x}" for octet in ip.packed[-4:])
         self._ip("netns", "add", netns)
         try:
             self._batch(
                 self.hub,
                 [
-                    f"link add {cable} type veth peer name eth0 address {mac} netns {netns}",
+                    f"link add {cable} type veth peer name eth0 address {_mac(address)} netns {netns}",
                     f"link set {cable} master {self.bridge} up",
                 ],
             )
