@@ -28,6 +28,8 @@ _PORT = 8470
 _GATEWAY = "10.77.0.1"
 CONFIG = "/etc/burstd/burstd.toml"
 LOG = "/var/log/burstd.log"
+_PID = "/run/burstd.pid"
+_PATIENCE_S = 10.0
 
 GPU = Pool(
     "gpu",
@@ -128,7 +130,7 @@ class Site:
         self._progress("starting the cloud")
         self._start_cloud([image, rootfs.path])
         self._progress("starting burstd")
-        self._write(CONFIG, self.burstd_toml(), 0o644)
+        self.write(CONFIG, self.burstd_toml(), 0o644)
         self.start_burstd()
         return self
 
@@ -155,7 +157,7 @@ class Site:
             encoding="utf-8",
         )
         start_server(config)
-        self._write("/etc/burstd/sandbox.token", token.read_text(encoding="utf-8"), 0o600)
+        self.write("/etc/burstd/sandbox.token", token.read_text(encoding="utf-8"), 0o600)
 
     def burstd_toml(self) -> str:
         """The settings of this site's burstd."""
@@ -171,7 +173,8 @@ class Site:
             f"[providers.sandbox]\n{provider}{self._settings}\n"
         )
 
-    def _write(self, path: str, text: str, mode: int) -> None:
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Writes a file of the head, whole or not at all."""
         script = 'mkdir -p "$(dirname "$1")" && umask 077 && cat >"$1.new" && chmod "$2" "$1.new" && mv "$1.new" "$1"'
         self.cluster.head.run(["sh", "-c", script, "sh", path, f"{mode:o}"], input=text)
 
@@ -187,16 +190,30 @@ class Site:
 
     def start_burstd(self, timeout_s: float = 30.0) -> None:
         """Starts burstd and returns when burstctl reaches it."""
-        self.cluster.head.run(["mkdir", "-p", "/var/lib/burstd", "/run/burstd", "/var/spool/burstd"])
-        words = [f"{programs.PREFIX}/bin/burstd", "--config", CONFIG]
-        self._burstd = self.cluster.head.popen(
-            ["sh", "-c", f'echo $$ >/run/burstd.pid; exec "$@" >>{LOG} 2>&1', "sh", *words]
-        )
+        self.spawn_burstd()
         deadline = time.monotonic() + timeout_s
         while self.burstctl("status", "--json", check=False).returncode != 0:
-            if self._burstd.poll() is not None or time.monotonic() > deadline:
+            if not self.burstd_runs() or time.monotonic() > deadline:
                 raise AssertionError(f"burstd did not come up: {self.said()[-3000:]}")
             time.sleep(0.05)
+
+    def burstd_runs(self) -> bool:
+        """Whether the process that was started last is there."""
+        return self._burstd is not None and self._burstd.poll() is None
+
+    def spawn_burstd(self) -> None:
+        """Starts burstd and does not wait for it."""
+        self.cluster.head.run(["mkdir", "-p", "/var/lib/burstd", "/run/burstd", "/var/spool/burstd"])
+        self.cluster.head.path(_PID).unlink(missing_ok=True)
+        words = [f"{programs.PREFIX}/bin/burstd", "--config", CONFIG]
+        self._burstd = self.cluster.head.popen(
+            ["sh", "-c", f'echo $$ >{_PID}.new; mv {_PID}.new {_PID}; exec "$@" >>{LOG} 2>&1', "sh", *words]
+        )
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self.cluster.head.path(_PID).exists():
+            if time.monotonic() > deadline:
+                raise AssertionError("the shell that starts burstd did not come up")
+            time.sleep(0.005)
 
     def said(self) -> str:
         """burstd's log so far."""
@@ -205,9 +222,13 @@ class Site:
     def kill_burstd(self, signal: str = "KILL") -> None:
         """Ends burstd with a signal and waits until it is gone."""
         if self._burstd is not None:
-            self.cluster.head.run(["sh", "-c", f"kill -{signal} $(cat /run/burstd.pid)"], check=False)
+            self.signal_burstd(signal)
             self._burstd.wait(30)
             self._burstd = None
+
+    def signal_burstd(self, signal: str) -> None:
+        """Sends burstd a signal."""
+        self.cluster.head.run(["sh", "-c", f"kill -{signal} $(cat {_PID})"], check=False)
 
     def burstctl(self, *words: str, user: str = "root", check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs burstctl on the head."""

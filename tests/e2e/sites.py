@@ -1,0 +1,171 @@
+"""What the end-to-end tests share: a site that leaves nothing behind, the cloud's books, burstd's record."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from burstd.daemon.clock import SteadyClock
+from burstd.model.claim import Claim
+from burstd.store import Event, Reader, replay
+from providers.sandbox import wire
+from tests.lab.remains import remains
+from tests.lab.site import Site
+
+QUICK = """
+[policies]
+chain = ["backlog", "idle", "limits"]
+[policies.idle]
+keep_alive_s = 2
+"""
+STATE = "/var/lib/burstd"
+
+
+@contextlib.contextmanager
+def site_up(release: str = "bookworm", **settings: Any) -> Iterator[Site]:
+    """A whole site with a short keep-alive; when it is down nothing of it is left on this machine."""
+    site = Site(release, **{"settings": QUICK, "cloud": "boot_seconds = 0.3", **settings})
+    with site:
+        yield site
+    left = remains(site.cluster.lab.network.name, site.cluster.state)
+    assert not left, f"left behind: {left}"
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Everything that the cloud ever made, and what is there now, leftovers included."""
+
+    by_claim: Mapping[str, Sequence[str]]
+    """Ids of all instances ever made by the claim they bear."""
+    alive: tuple[str, ...]
+    parts: tuple[str, ...]
+    """Volumes and ports."""
+
+
+def ask_cloud(site: Site, method: str, path: str, **parts: Any) -> httpx.Response:
+    """A call at the lab's own door of the cloud."""
+    socket = site.cluster.state / "cloud.sock"
+    transport = httpx.HTTPTransport(uds=str(socket))
+    with httpx.Client(transport=transport, base_url="http://cloud/v1", timeout=30.0) as client:
+        answer = client.request(method, path, **parts)
+    answer.raise_for_status()
+    return answer
+
+
+def parts(site: Site) -> list[wire.PartView]:
+    """All volumes and ports."""
+    found: list[wire.PartView] = []
+    for kind in ("volumes", "ports"):
+        answer = ask_cloud(site, "GET", f"/{kind}", params={"limit": 1000}).json()
+        found += wire.PageView[wire.PartView].model_validate(answer).items
+    return found
+
+
+def books(site: Site) -> Books:
+    """The cloud's own account of the site's machines."""
+    by_claim: dict[str, list[str]] = {}
+    for row in site.cloud.bill().rows:
+        by_claim.setdefault(row.tags.get("burstd-claim", ""), []).append(row.instance)
+    return Books(by_claim, tuple(site.instances()), tuple(f"{p.kind} {p.id}" for p in parts(site)))
+
+
+def wait_all_gone(site: Site, timeout_s: float = 60.0) -> Books:
+    """Waits until nodes, machines, volumes and ports are gone; then no claim ever had two machines."""
+    site.wait_empty(timeout_s)
+    site.wait(lambda: not books(site).parts, timeout_s, "no volume and no port")
+    account = books(site)
+    doubles = {claim: made for claim, made in account.by_claim.items() if len(made) > 1}
+    assert not doubles, f"claims with two machines: {doubles}"
+    assert account.alive == ()
+    return account
+
+
+def events(site: Site, subject: str = "") -> list[dict[str, Any]]:
+    """burstd's log, oldest first: of the subjects that begin so."""
+    found: list[dict[str, Any]] = []
+    last = 0
+    while True:
+        page = site.api("/v1/events", after=last, limit=1000)
+        found += [e for e in page["events"] if e["subject"].startswith(subject)]
+        if not page["events"]:
+            return found
+        last = page["last"]
+
+
+def claims_of(site: Site, job: str) -> list[dict[str, Any]]:
+    """Claims made for a job, past ones included, oldest first."""
+    nodes: list[dict[str, Any]] = site.api(f"/v1/jobs/{job}")["nodes"]
+    return sorted(nodes, key=lambda n: (n["created"], n["claim"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the database holds."""
+
+    claims: Mapping[str, Claim]
+    events: tuple[Event, ...]
+
+
+def record(site: Site) -> Record:
+    """Ends burstd kindly and reads its database; the log, replayed, gives the rows."""
+    site.kill_burstd("TERM")
+    with tempfile.TemporaryDirectory() as folder:
+        for file in site.cluster.head.path(STATE).glob("burstd.db*"):
+            shutil.copy(file, folder)
+        with Reader.open(Path(folder) / "burstd.db", SteadyClock()) as reader:
+            rows = {c.id: c for c in reader.find(limit=10_000)}
+            log = tuple(reader.events(limit=10**6))
+    assert replay(log) == rows
+    assert [e.seq for e in log] == sorted({e.seq for e in log})
+    return Record(rows, log)
+
+
+def queue(site: Site, states: str = "all") -> list[tuple[str, str, str]]:
+    """Jobs and array tasks: id, state, nodes."""
+    text = site.cluster.sh(f"squeue -h -r -t {states} -o '%i|%T|%N'")
+    return [(i, state, nodes) for i, state, nodes in (line.split("|") for line in text.splitlines())]
+
+
+def wait_done(site: Site, jobs: Sequence[str], timeout_s: float = 90.0) -> None:
+    """Waits until every task of these jobs has ended; all of them must be COMPLETED, none of them ever restarted."""
+    wanted = set(jobs)
+
+    def mine() -> list[tuple[str, str, str]]:
+        return [row for row in queue(site) if row[0].split("_")[0] in wanted]
+
+    busy = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING")
+    site.wait(lambda: not any(state in busy for _, state, _ in mine()), timeout_s, f"jobs {', '.join(jobs)} ended")
+    assert {row[0].split("_")[0] for row in mine()} == wanted
+    assert {state for _, state, _ in mine()} == {"COMPLETED"}, mine()
+
+
+def restarts(site: Site, jobs: Sequence[str]) -> dict[str, int]:
+    """How often Slurm has started these jobs again."""
+    return {job: int(site.job(job)["Restarts"]) for job in jobs}
+
+
+def moment(site: Site, what: Callable[[], bool], timeout_s: float, name: str) -> float:
+    """Waits for something; the seconds it took."""
+    begun = time.monotonic()
+    site.wait(what, timeout_s, name)
+    return time.monotonic() - begun
+
+
+TELL = (
+    "me=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}; "
+    'scontrol update jobid=$me comment="$(%s)"'
+)
+"""A line of a job's script: what a command says in the job becomes the job's comment. The boxes share no files."""
+
+
+def told(site: Site, job: str) -> list[str]:
+    """The comments of a job and its array tasks."""
+    return site.cluster.sh(f"squeue -h -r -t all -j {job} -o %k").split("\n")[:-1]

@@ -1,0 +1,85 @@
+"""The main job: sbatch to the burst partition, nodes come, the jobs run, the nodes go, the bill is right."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+
+import pytest
+
+from providers.sandbox.errors import SandboxError
+from providers.sandbox.rootfs import ensure
+from tests.e2e.sites import TELL, books, claims_of, queue, record, site_up, told, wait_all_gone, wait_done
+from tests.lab.site import Site
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+
+@pytest.fixture(params=["bookworm", "trixie", "forky"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    release = request.param
+    if release != "bookworm":
+        try:
+            ensure(release)
+        except SandboxError as error:
+            pytest.skip(f"no root file system of {release}: {error}")
+    with site_up(release) as up:
+        yield up
+
+
+def test_a_burst_from_sbatch_to_the_bill(site: Site) -> None:
+    whole = site.release == "bookworm"
+    with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
+        site.submit("-p burst --gres=gpu:h100:1 -t5")
+    cpu = site.submit("-p burst -c2 --mem=200 -t5", f"{TELL % 'echo $SLURMD_NODENAME'}; sleep 1")
+    array = site.submit(
+        f"-p burst --gres=gpu:v100:2 --mem=100 --array=1-{6 if whole else 2} -t5",
+        f"{TELL % 'echo $CUDA_VISIBLE_DEVICES'}; sleep 1",
+    )
+    gang = site.submit("-p burst -N2 --exclusive --gres=gpu:4 -t5", TELL % "srun hostname | sort | xargs")
+    either = site.submit("-p onprem,burst -t5", "sleep 1")
+    jobs = [cpu, array, gang, either]
+    wait_done(site, jobs)
+    ran_on = {job: nodes for job, _, nodes in queue(site)}
+    assert ran_on[cpu].startswith("cpu")
+    assert ran_on[either].startswith("op"), "it ran where it could start at once"
+    assert all(ran_on[f"{array}_{task}"].startswith("gpu") for task in (1, 2))
+    # Two tasks share a node of four GPUs, and each sees two of its own.
+    assert sorted(told(site, array)) == sorted(["0,1", "2,3"] * (3 if whole else 1))
+    hosts = told(site, gang)[0].split()
+    assert len(hosts) == len(set(hosts)) == 2
+    assert told(site, cpu) == [ran_on[cpu]]
+
+    account = wait_all_gone(site)
+    assert len(account.by_claim) == 1 + (3 if whole else 1) + 2, "one machine for each node that was needed"
+    delays = [_to_launch(site, job) for job in (cpu, array, gang)]
+    print(f"\n{site.release}: sbatch to launch call: {', '.join(f'{d:.2f} s' for d in delays)}")
+    assert statistics.median(delays) < 1.0
+
+    _the_bill_is_the_clouds(site)
+    kept = record(site)
+    assert set(kept.claims) == set(account.by_claim)
+    assert {c.state.value for c in kept.claims.values()} == {"gone"}
+
+
+def _to_launch(site: Site, job: str) -> float:
+    """Seconds from sbatch, which Slurm knows to a second, to the call that launched its first machine."""
+    claims = {n["claim"] for n in claims_of(site, job)}
+    called = min(launch.time for launch in site.cloud.calls().launches if launch.token in claims)
+    log = site.cluster.sh("cat /var/log/slurm/slurmctld.log")
+    found = re.search(rf"\[(\S+)\] _slurm_rpc_submit_batch_job: JobId={job} ", log)
+    assert found is not None
+    return called - datetime.fromisoformat(found[1] + "+00:00").timestamp()
+
+
+def _the_bill_is_the_clouds(site: Site) -> None:
+    """burstd counts from the launch to the end that the cloud confirmed: never less than the cloud bills."""
+    total = Decimal(site.api("/v1/bill", group="job")["total"][0]["amount"])
+    theirs = site.cloud.bill().total
+    assert 0 < theirs <= total
+    machines = len(books(site).by_claim)
+    dearest = max(row.price for row in site.cloud.bill().rows)
+    assert total - theirs < machines * dearest * 10 / 3600, "not more than ten seconds a machine beside it"
