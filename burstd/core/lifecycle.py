@@ -153,7 +153,9 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return []
     if claim.id not in progress.proved:
         return [Prove(claim.id, "to be proven again after a restart")]
-    if node is None or claim.id in progress.started or "POWERING_DOWN" in node.flags:
+    # A slurmctld that was restarted meanwhile may take no notice of a slurmd: starting it again mends that.
+    fresh = view.now - progress.started.get(claim.id, float("-inf")) < tuning.start_again_s
+    if node is None or fresh or "POWERING_DOWN" in node.flags:
         return []
     if "POWER_UP" in node.flags:
         # Asked for and not begun (up to 1.5 s): a slurmd that registers now leaves the flag behind for ever.

@@ -19,6 +19,8 @@ class Tuning:
     """How long ready nodes of a multi-node job wait for the last of them."""
     orphan_grace_s: float = 120.0
     """How long a resource with our tag and without a claim is left alone."""
+    start_again_s: float = 20.0
+    """How long a slurmd that was started has to register before it is started again."""
     node_down_grace_s: float = 60.0
     """How long a node may be DOWN in Slurm before its machine is ended."""
     launch_attempts: int = 4

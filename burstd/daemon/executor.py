@@ -174,13 +174,17 @@ class Executor:
             fields["billed_from"] = claim.launch_called or now
         if action.new is S.LOST and claim.billed_from is not None and claim.billed_until is None:
             fields["billed_until"] = now
-        self._store.move(claim.id, action.old, action.new, action.reason, **fields)
+        last_word = self._memory.last_word.get(claim.id, "") if action.new is S.FAILED else ""
+        reason = f"{action.reason}; last: {last_word}" if last_word else action.reason
+        self._store.move(claim.id, action.old, action.new, reason, **fields)
         if action.new is S.FAILED:
-            self._trust.broke(claim.offer, action.error, action.reason)
+            self._trust.broke(claim.offer, action.error, reason)
         if action.new is S.READY:
             self._trust.worked(claim.offer, ready=True)
         if action.new not in (S.PROVING, S.BOOTING):
             self._memory.forget_proof(claim.id)
+        if action.new is S.GONE:
+            self._prover.keep([live.id for live in self._store.claims()])
         return 1
 
     def _prove(self, action: Prove) -> int:
@@ -221,6 +225,7 @@ class Executor:
         """A machine that is not ready is tried again; one that is refused, or breaks the prover, is given back."""
         if isinstance(error, NodeNotReady):
             self._memory.rest(claim.id, self._clock.now(), self._memory.pace.prove_retry_s)
+            self._memory.last_word[claim.id] = str(error)
             log.debug("not ready yet", claim=claim.id, slot=claim.slot, error=str(error))
             return
         if not isinstance(error, BurstdError):
@@ -244,7 +249,7 @@ class Executor:
             if isinstance(result, Exception):
                 self._node_failed(claim, result)
             else:
-                self._memory.started.add(claim.id)
+                self._memory.started[claim.id] = self._clock.now()
 
         self._workers.submit("nodes", lambda: self._prover.start(claim, pool), done)
         return 0

@@ -23,7 +23,9 @@ class Memory:
     """Until when a claim is left alone."""
     tries: dict[str, int] = field(default_factory=dict)
     proved: set[str] = field(default_factory=set)
-    started: set[str] = field(default_factory=set)
+    started: dict[str, float] = field(default_factory=dict)
+    last_word: dict[str, str] = field(default_factory=dict)
+    """What a claim's machine said when it was not ready, for the day when its time is over."""
     tidied: dict[str, float] = field(default_factory=dict)
     bound_since: dict[str, float] = field(default_factory=dict)
     covered_since: Mapping[str, float] = field(default_factory=dict)
@@ -46,7 +48,8 @@ class Memory:
     def forget_proof(self, claim_id: str) -> None:
         """The claim has left PROVING."""
         self.proved.discard(claim_id)
-        self.started.discard(claim_id)
+        self.started.pop(claim_id, None)
+        self.last_word.pop(claim_id, None)
 
     def refused(self, action: Action, error: str, now: float) -> None:
         """Slurm said no: the same step is not tried again for a few seconds."""
@@ -68,7 +71,7 @@ class Memory:
         return Progress(
             busy=frozenset(self.calling | self.resting.keys()),
             proved=frozenset(self.proved),
-            started=frozenset(self.started),
+            started=dict(self.started),
             absent=dict(observer.absent),
             strays=dict(observer.strays),
             tidied=dict(self.tidied),

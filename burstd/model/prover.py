@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from burstd.model.claim import Claim
@@ -23,4 +23,8 @@ class Prover(Protocol):
 
     def start(self, claim: Claim, pool: Pool) -> None:
         """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``prove`` does."""
+        ...
+
+    def keep(self, claim_ids: Collection[str]) -> None:
+        """Forgets what was learned of the machines of all claims but these, which live."""
         ...

@@ -95,8 +95,8 @@ class Progress:
     """Claims with a call to a cloud or a machine under way, or to be left alone until a retry is due."""
     proved: frozenset[str] = frozenset()
     """Claims in PROVING whose machine passed."""
-    started: frozenset[str] = frozenset()
-    """Claims in PROVING whose slurmd was started."""
+    started: Mapping[str, float] = field(default_factory=dict)
+    """Claims in PROVING whose slurmd was started, and when."""
     absent: Mapping[str, Sighting] = field(default_factory=dict)
     """Claims whose instance was missing, or listed as ended, in complete listings begun after it should show."""
     strays: Mapping[str, Sighting] = field(default_factory=dict)

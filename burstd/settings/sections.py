@@ -113,6 +113,7 @@ class Daemon(Section):
     prove_timeout_s: Seconds = _DEFAULT.prove_timeout_s
     gang_timeout_s: Seconds = _DEFAULT.gang_timeout_s
     orphan_grace_s: Seconds = _DEFAULT.orphan_grace_s
+    start_again_s: Seconds = _DEFAULT.start_again_s
     node_down_grace_s: Seconds = _DEFAULT.node_down_grace_s
     launch_attempts: Count = _DEFAULT.launch_attempts
     tidy_every_s: Seconds = _DEFAULT.tidy_every_s
@@ -217,6 +218,9 @@ class NodeSettings(Section):
     gpu_devices: str = "/dev/nvidia[0-9]*"
     clock_tolerance_s: Seconds = 30.0
     free_mib: Memory = 256
+    tmp_mib: Memory = 0
+    check_commands: dict[str, str] = Field(default_factory=dict)
+    start_command: Words = ()
     user_data: AbsolutePath | None = None
     timezone: str = "Etc/UTC"
     packages: Words = ()

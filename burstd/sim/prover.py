@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from burstd.model.claim import Claim
 from burstd.model.errors import NodeRefused
@@ -29,3 +29,6 @@ class SimProver:
         """See Prover."""
         del pool
         self._machines.start_slurmd(self._machines.reach(claim.address), claim.slot)
+
+    def keep(self, claim_ids: Collection[str]) -> None:
+        """See Prover. Nothing was learned."""

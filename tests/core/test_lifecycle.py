@@ -154,8 +154,20 @@ def told(actions: list[Action]) -> list[str]:
         (
             "registered is ready",
             claim(S.PROVING),
-            {"proved": frozenset({"c1"}), "started": frozenset({"c1"}), "node": node()},
+            {"proved": frozenset({"c1"}), "started": {"c1": NOW - 5}, "node": node()},
             ["Move:ready"],
+        ),
+        (
+            "a started one has a moment to register",
+            claim(S.PROVING),
+            {"proved": frozenset({"c1"}), "started": {"c1": NOW - 5}, "node": node(flags=OFF)},
+            NONE,
+        ),
+        (
+            "then it is started again",
+            claim(S.PROVING),
+            {"proved": frozenset({"c1"}), "started": {"c1": NOW - 25}, "node": node(flags=OFF)},
+            ["Start"],
         ),
         ("a proof has its time", claim(S.PROVING, since=NOW - 181), {"instances": (instance(),)}, ["Move:failed"]),
         ("an open one whose machine is gone", claim(S.OPEN), {"absent": TWICE, "node": node()}, ["Move:lost"]),
