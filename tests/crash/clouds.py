@@ -110,7 +110,7 @@ class SimKit:
                 ("cpu", "gpu"), (CPU, GPU), prices, capacity, (25.0, 30.0), strict=True
             )
         ]
-        self.cloud = SimCloud(clock, machines, stocks, name)
+        self.cloud = SimCloud(clock, machines, stocks, name, net="10.1" if name == "alpha" else "10.2")
         self._watch = ends
         self._lag_s = lag_s
         self.provider = SimProvider(self.cloud, CLUSTER, idempotency=way, watch=self._ends)

@@ -130,7 +130,9 @@ class World:
         if node.slurmd and node.address == address:
             for job in self.slurm.active:
                 if job.state is JobState.RUNNING and machine.node in job.nodes:
-                    self.violations.append(f"{instance_id} was ended under job {job.id} on {machine.node}")
+                    ended = f"{instance_id} was ended under job {job.id} on {machine.node} at {self.clock.now()}"
+                    whose = [c for c in self.all_claims() if c.instance_id == instance_id] if self._store else []
+                    self.violations.append("\n".join([ended, f"{job}", *map(self.story, whose)]))
 
     # The process.
 
@@ -247,7 +249,7 @@ class World:
 
     def check(self) -> None:
         """Raises AssertionError with what is wrong."""
-        assert not self.violations, self.violations
+        assert not self.violations, "\n".join(self.violations)
         for name, kit in self.kits.items():
             assert kit.neighbour_lives(), f"the neighbour's machine in {name} was ended"
         twice = [c for c, n in Counter(i.claim_id for i in self.living()).items() if n > 1]
@@ -271,6 +273,7 @@ class World:
         self.delays.clear()
         self.disk.writes_left = None
         self.line.lost_answers = 0
+        self.clock.jump(self.clock.now() - self.clock.wall())
         self.slurm.start()
         self.slurm.resume([n.name for n in self.slurm.nodes() if "DRAIN" in n.flags or n.reason == ADMINS])
         for job in self.slurm.active:
