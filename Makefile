@@ -24,12 +24,13 @@ check:
 	"$$venv/bin/ruff" format --check .
 	"$$venv/bin/mypy"
 	"$$venv/bin/lint-imports"
-	"$$venv/bin/python" -m pytest -q -m "not boxes and not slurm"
+	"$$venv/bin/python" -m pytest -q -m "not boxes and not slurm and not crash"
 
 test:
 	@venv=$$(tests/lab/setup.sh boxes)
-	$(MAKE) check
-	"$$venv/bin/python" -m pytest -m "boxes or slurm"
+	$(MAKE) --no-print-directory check
+	"$$venv/bin/python" -m pytest -q -m "crash and not boxes and not slurm"
+	"$$venv/bin/python" -m pytest -m "boxes or slurm" --durations=15
 
 clean:
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

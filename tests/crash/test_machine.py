@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,6 +28,8 @@ from burstd.sim.job import JobSpec
 from tests.crash.clouds import FAULTS
 from tests.crash.workers import Delay
 from tests.crash.world import ADMINS, SLOTS, World
+
+pytestmark = pytest.mark.crash
 
 _SHORT = settings(
     derandomize=True, max_examples=60, stateful_step_count=40, deadline=None, database=None,
