@@ -18,6 +18,7 @@ from burstd.daemon.clock import SteadyClock
 from burstd.daemon.commands import Commands
 from burstd.daemon.control import ControlServer
 from burstd.daemon.control_office import Facts
+from burstd.daemon.hints import Hints
 from burstd.daemon.loop import Loop
 from burstd.daemon.observer import Pace
 from burstd.daemon.office import DaemonOffice
@@ -29,7 +30,9 @@ from burstd.model.command import CommandResult
 from burstd.model.offer import Pool
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
+from burstd.model.snapshot import SlurmView
 from burstd.settings import Plugins, Resolved, Settings, SettingsError, diff, load, pools, resolve, until_restart
+from burstd.slurm.commands import Commands as SlurmCommands
 from burstd.slurm.hostlist import expand
 from burstd.store import Store
 
@@ -77,6 +80,7 @@ def run(ready: Ready) -> None:
     """Runs the daemon until a signal ends it. Raises BurstdError where it cannot start."""
     settings = ready.settings
     logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
+    make.environment(settings)
     with ExitStack() as stack:
         lock = sockets.single_instance(settings.daemon.state_dir)
         stack.callback(lock.release)
@@ -113,12 +117,15 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     settings, reconciler = ready.settings, parts.reconciler
     started = parts.clock.now()
     parts.store.append("daemon", new="started", reason=f"burstd {VERSION} with {ready.path}")
-    slurm_version = make.slurm_version(parts.scheduler)
+
+    def slurm_version() -> str:
+        slurm = reconciler.latest[0].slurm if reconciler.latest else None
+        return slurm.version if isinstance(slurm, SlurmView) else ""
 
     def facts() -> Facts:
         alarms = (reconciler.alarm,) if reconciler.alarm else ()
         return Facts(
-            VERSION, settings.cluster, started, slurm_version, alarms, parts.workers.under_way(), str(ready.path)
+            VERSION, settings.cluster, started, slurm_version(), alarms, parts.workers.under_way(), str(ready.path)
         )
 
     reader = parts.store.reader()
@@ -150,13 +157,14 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     )
     control.start()
     stack.callback(control.stop)
-    stack.callback(make.power_server(settings, parts.wake))
-    stack.callback(make.watch(settings, parts.wake, reconciler))
+    hints = Hints(settings, SlurmCommands(), parts.clock, parts.wake)
+    hints.start()
+    stack.callback(hints.stop)
     notifier = Notifier()
     stack.callback(notifier.close)
     loop = Loop(
         reconciler=reconciler, office=office, commands=commands, store=parts.store, clock=parts.clock,
-        wake=parts.wake, notifier=notifier, keep_s=settings.daemon.retention_days * DAY_S,
+        wake=parts.wake, hints=hints, notifier=notifier, keep_s=settings.daemon.retention_days * DAY_S,
     )  # fmt: skip
     loop.on_signals()
     log.info("burstd runs", version=VERSION, cluster=settings.cluster, pools=sorted(ready.pools))

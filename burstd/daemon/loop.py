@@ -11,6 +11,7 @@ import structlog
 
 from burstd.daemon.clock import SteadyClock
 from burstd.daemon.commands import Commands
+from burstd.daemon.hints import Hints
 from burstd.daemon.office import DaemonOffice
 from burstd.daemon.reconciler import Reconciler
 from burstd.daemon.systemd import Notifier
@@ -37,6 +38,7 @@ class Loop:
         store: Store,
         clock: SteadyClock,
         wake: Wake,
+        hints: Hints,
         notifier: Notifier,
         keep_s: float,
     ) -> None:
@@ -46,6 +48,7 @@ class Loop:
         self._store = store
         self._clock = clock
         self._wake = wake
+        self._hints = hints
         self._notifier = notifier
         self._alive_every_s = min(notifier.watchdog_s or ALIVE_EVERY_S, ALIVE_EVERY_S)
         self._told = ""
@@ -85,6 +88,7 @@ class Loop:
                 self._notifier.reloading()
                 reload("signal:HUP")
                 self._notifier.ready("running")
+            self._reconciler.watching = self._hints.tend()
             pause = self._reconciler.step()
             self._purge()
             self._feed()

@@ -101,6 +101,7 @@ class Observer:
             nodes = {node.name: node for node in self._scheduler.nodes()}
             jobs = tuple(self._scheduler.jobs())
             reservations = tuple(self._scheduler.reservations())
+            version = "{}.{:02}.{}".format(*self._scheduler.version())
         except (SchedulerUnavailable, SchedulerRefused) as error:
             since = self._slurm.since if isinstance(self._slurm, Unavailable) else self._slurm.read
             if not isinstance(self._slurm, Unavailable) or not since:
@@ -109,7 +110,7 @@ class Observer:
         else:
             if isinstance(self._slurm, Unavailable):
                 log.info("slurm is read", jobs=len(jobs), nodes=len(nodes))
-            self._slurm = SlurmView(jobs, nodes, reservations, read)
+            self._slurm = SlurmView(jobs, nodes, reservations, read, version)
         return self._slurm
 
     def look_at_clouds(self, claims: tuple[Claim, ...]) -> None:

@@ -5,12 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-import structlog
-
-from burstd.daemon.reconciler import Reconciler
-from burstd.daemon.wake import Wake
 from burstd.model.clock import Clock
-from burstd.model.errors import SchedulerUnavailable
 from burstd.model.offer import Pool
 from burstd.model.prover import Prover
 from burstd.model.scheduler import Scheduler
@@ -19,13 +14,15 @@ from burstd.node.keys import ensure_ssh_key
 from burstd.node.prover import Site, SshProver
 from burstd.node.user_data import UserData, render
 from burstd.settings import Settings
-from burstd.slurm.commands import Commands
-from burstd.slurm.controller import ask
-from burstd.slurm.events import StateWatch
-from burstd.slurm.power_server import PowerServer
 from burstd.slurm.scheduler import CommandScheduler
 
-log = structlog.get_logger(__name__)
+
+def environment(settings: Settings) -> None:
+    """Has Slurm's commands found, and finding their configuration, where the settings say."""
+    if settings.slurm.bin_dir is not None:
+        os.environ["PATH"] = f"{settings.slurm.bin_dir}:{os.environ.get('PATH', os.defpath)}"
+    if settings.slurm.conf is not None:
+        os.environ["SLURM_CONF"] = str(settings.slurm.conf)
 
 
 def scheduler(settings: Settings, clock: Clock) -> Scheduler:
@@ -78,45 +75,3 @@ def user_data(settings: Settings) -> Callable[[Pool, str], str]:
         return render(values, settings.node.user_data, [munge_key.read_bytes()] if munge_key.exists() else [])
 
     return rendered
-
-
-def slurm_version(slurm: Scheduler) -> str:
-    """``22.05.8``; empty while slurmctld does not answer."""
-    try:
-        return "{}.{:02}.{}".format(*slurm.version())
-    except SchedulerUnavailable as error:
-        log.warning("slurm does not answer yet", error=str(error))
-        return ""
-
-
-def watch(settings: Settings, wake: Wake, reconciler: Reconciler) -> Callable[[], None]:
-    """Watches Slurm's state directory for hints; returns what ends it. Without the right to it the queue is polled."""
-    try:
-        location = settings.slurm.state_save_location or ask(Commands()).state_save_location
-    except SchedulerUnavailable as error:
-        log.warning("slurm does not say where its state is", error=str(error))
-        return lambda: None
-    watch = StateWatch(location, wake)
-    problem = watch.start()
-    reconciler.watching = not problem
-    if problem:
-        log.info("the queue is polled", every_s=settings.daemon.poll_s, reason=problem)
-    return watch.stop
-
-
-def power_server(settings: Settings, wake: Wake) -> Callable[[], None]:
-    """Takes the calls of ResumeProgram and its companions as hints; returns what ends it."""
-    spool = settings.daemon.spool_dir / "power"
-    spool.mkdir(parents=True, exist_ok=True)
-    allowed = frozenset[int]()
-    try:
-        user = ask(Commands()).slurm_uid
-    except SchedulerUnavailable as error:
-        log.warning("slurm does not say who SlurmUser is: its calls go to the spool", error=str(error))
-    else:
-        allowed = frozenset({user})
-        if os.geteuid() == 0:
-            os.chown(spool, user, -1)
-    server = PowerServer(settings.daemon.runtime_dir / "power.sock", spool, lambda _call: wake(), allowed)
-    server.start()
-    return server.stop

@@ -42,6 +42,8 @@ class SlurmView:
     nodes: Mapping[str, Node]
     reservations: tuple[Reservation, ...]
     read: float = 0.0
+    version: str = ""
+    """``22.05.8``."""
 
 
 @dataclass(frozen=True, slots=True)

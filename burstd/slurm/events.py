@@ -52,6 +52,11 @@ class StateWatch:
         self._thread.start()
         return ""
 
+    @property
+    def alive(self) -> bool:
+        """True while hints come."""
+        return self._thread is not None and self._thread.is_alive()
+
     def stop(self) -> None:
         """Ends the thread."""
         if self._thread is None or self._inotify is None:

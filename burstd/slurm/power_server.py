@@ -56,7 +56,9 @@ def parse(line: bytes) -> PowerCall | None:
 class PowerServer:
     """``taken`` is called, in the server's thread, for each call from the socket and, at the start, from the spool."""
 
-    def __init__(self, path: Path, spool: Path, taken: Callable[[PowerCall], None], allowed: frozenset[int]) -> None:
+    def __init__(
+        self, path: Path, spool: Path, taken: Callable[[PowerCall], None], allowed: frozenset[int] = frozenset()
+    ) -> None:
         """``allowed``: uids that may call, SlurmUser's among them; root and burstd's own may always."""
         self._path = path
         self._spool = spool
@@ -82,7 +84,7 @@ class PowerServer:
         self._socket = listener
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="power", daemon=True)
         self._thread.start()
-        self._read_spool()
+        self.read_spool()
 
     def stop(self) -> None:
         """Ends the thread; calls go to the spool from now on."""
@@ -122,7 +124,12 @@ class PowerServer:
         except OSError as error:
             log.debug("a power call broke off; it is in the spool", error=str(error))
 
-    def _read_spool(self) -> None:
+    def allow(self, uid: int) -> None:
+        """This user may call as well."""
+        self._allowed |= {uid}
+
+    def read_spool(self) -> None:
+        """Takes the calls that were left because nobody answered in time."""
         try:
             files = sorted(self._spool.glob("*.json"))
         except OSError as error:

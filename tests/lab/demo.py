@@ -16,6 +16,7 @@ from datetime import datetime
 from types import FrameType
 from typing import Any
 
+import httpx
 from rich.console import Console
 from rich.table import Table
 
@@ -224,7 +225,12 @@ def _delay(story: Story) -> str:
     launches = {launch.token: launch.time for launch in story.site.cloud.calls().launches}
     delays = []
     for bare, (_, submitted) in story.what.items():
-        claims = [n["claim"] for n in story.site.api(f"/v1/jobs/{bare}")["nodes"]]
+        try:
+            claims = [n["claim"] for n in story.site.api(f"/v1/jobs/{bare}")["nodes"]]
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.NOT_FOUND:
+                raise
+            continue  # It ran on premises and has left the queue: burstd has no record of it.
         called = [launches[c] for c in claims if c in launches]
         if called:
             delays.append(min(called) - submitted)
