@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from decimal import Decimal
 
@@ -30,7 +30,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield up
 
 
-def test_a_burst_from_sbatch_to_the_bill(site: Site) -> None:
+def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], None]) -> None:
     whole = site.release == "bookworm"
     with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
         site.submit("-p burst --gres=gpu:h100:1 -t5")
@@ -56,7 +56,7 @@ def test_a_burst_from_sbatch_to_the_bill(site: Site) -> None:
     account = wait_all_gone(site)
     assert len(account.by_claim) == 1 + (3 if whole else 1) + 2, "one machine for each node that was needed"
     delays = [_to_launch(site, job) for job in (cpu, array, gang)]
-    print(f"\n{site.release}: sbatch to launch call: {', '.join(f'{d:.2f} s' for d in delays)}")
+    figure(f"sbatch to launch call, {site.release}: {', '.join(f'{d:.2f} s' for d in delays)}")
     assert statistics.median(delays) < 1.0
 
     _the_bill_is_the_clouds(site)

@@ -201,6 +201,14 @@ class Site:
         """Whether the process that was started last is there."""
         return self._burstd is not None and self._burstd.poll() is None
 
+    def answers(self) -> bool:
+        """Whether the control interface answers."""
+        try:
+            self.api("/v1/status")
+        except (httpx.HTTPError, OSError):
+            return False
+        return True
+
     def spawn_burstd(self) -> None:
         """Starts burstd and does not wait for it."""
         self.cluster.head.run(["mkdir", "-p", "/var/lib/burstd", "/run/burstd", "/var/spool/burstd"])
