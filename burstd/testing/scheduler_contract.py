@@ -417,10 +417,10 @@ class SchedulerContract:
         scheduler.power_up([given_up, taken_back])
         until(lambda: all("POWERING_UP" in node(cluster, s).flags for s in (given_up, taken_back)), "both powering up")
         scheduler.power_down([taken_back], force=True)
-        until(lambda: node(cluster, taken_back).powered_down, "the one taken back powered down")
         failed = partial(self._called_since, cluster, before, given_up, "resumefail")
         until(failed, "a call of ResumeFailProgram", cluster.resume_timeout_s + 20)
         until(lambda: node(cluster, given_up).state == "DOWN", "the one given up DOWN")
+        until(lambda: node(cluster, taken_back).powered_down, "the one taken back powered down")
         row = job(cluster, waiting)
         assert row is not None
         assert (row.state, row.restarts) == (JobState.PENDING, 0)

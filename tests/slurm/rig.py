@@ -16,11 +16,14 @@ from burstd.slurm.hostlist import expand
 from burstd.slurm.power_server import PowerCall, PowerServer
 from burstd.slurm.scheduler import CommandScheduler
 from burstd.testing.scheduler_contract import ClusterUnderTest
+from providers.sandbox.description import Bind
 from providers.sandbox.errors import SandboxError
 from providers.sandbox.rootfs import ensure
-from tests.lab import slurm_files
+from tests.lab import pyslurm_wheel, slurm_files
 from tests.lab.cluster import Cluster
+from tests.slurm.remote import Remote
 
+PROJECT = Path(__file__).parents[2]
 # Slurm's own default_queue_depth: what bind and the gate do must not hang on burstd's advice.
 EXTRA = """\
 SchedulerParameters=batch_sched_delay=0
@@ -45,6 +48,19 @@ class Rig(ClusterUnderTest):
     @property
     def scheduler(self) -> Scheduler:
         return self._scheduler
+
+    def use_pyslurm(self) -> None:
+        """From now on the scheduler is one in the head that uses pyslurm."""
+        process = self.cluster.head.popen(
+            ["python3", "-m", "tests.slurm.remote", "pyslurm"],
+            cwd="/opt/project",
+            env={"PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        remote = Remote(process)
+        assert remote.kind == "PyslurmScheduler"
+        self._scheduler = remote.as_scheduler()
 
     def run(
         self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float
@@ -82,24 +98,36 @@ class Rig(ClusterUnderTest):
 
 
 @contextmanager
-def rig(release: str, state: Path) -> Iterator[Rig]:
+def rig(release: str, state: Path, *, pyslurm: bool = False) -> Iterator[Rig]:
     """A cluster with burstd's side of the power programs listening on its head.
 
-    Where the root file system of a newer release cannot be had, the tests are skipped and say why.
+    Where the root file system of a newer release, or pyslurm, cannot be had, the tests are skipped and say why.
     """
     try:
-        ensure(release)
+        rootfs = ensure(release)
+        layers = [pyslurm_wheel.installed(rootfs)] if pyslurm else []
     except SandboxError as error:
         if release == "bookworm":
             raise
         pytest.skip(f"{release}: {error}")
     power: list[PowerCall] = []
-    with Cluster(release, state=state, pools=[slurm_files.burst_pool()], extra_conf=EXTRA) as cluster:
+    binds = [Bind(PROJECT / name, f"/opt/project/{name}") for name in ("burstd", "tests")]
+    with Cluster(
+        release,
+        state=state,
+        pools=[slurm_files.burst_pool()],
+        extra_conf=EXTRA,
+        head_layers=layers,
+        head_binds=binds if pyslurm else [],
+    ) as cluster:
         runtime = cluster.head.path("/run/burstd")
         uid = int(cluster.sh("id -u slurm"))
         server = PowerServer(runtime / "power.sock", runtime / "spool", power.append, frozenset({uid}))
         server.start()
+        found = Rig(cluster, power)
         try:
-            yield Rig(cluster, power)
+            if pyslurm:
+                found.use_pyslurm()
+            yield found
         finally:
             server.stop()

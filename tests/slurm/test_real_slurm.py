@@ -20,9 +20,13 @@ from tests.slurm.rig import Rig, rig
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 
-@pytest.fixture(scope="module", params=["bookworm", "trixie", "forky"])
+LEGS = {"bookworm": False, "trixie": False, "forky": False, "forky-pyslurm": True}
+
+
+@pytest.fixture(scope="module", params=LEGS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rig(request.param, tmp_path_factory.mktemp("cluster")) as found:
+    release = request.param.removesuffix("-pyslurm")
+    with rig(release, tmp_path_factory.mktemp("cluster"), pyslurm=LEGS[request.param]) as found:
         yield found
 
 

@@ -1,0 +1,219 @@
+"""Slurm through pyslurm, where it is built for the libslurm of this host: the queue and the nodes in one RPC each.
+
+pyslurm does not tell all that a job asks for (--gpus, --mem-per-gpu ...) nor which GRES of a node are in use, so what
+does not change is taken from squeue once for each new job, GRES in use from scontrol for busy nodes, and all changes
+are made through the commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from burstd.model.errors import SchedulerUnavailable
+from burstd.model.job import Job, JobState
+from burstd.model.node import Node
+from burstd.model.shape import Gres
+from burstd.slurm import nodes as node_text
+from burstd.slurm.commands import Commands
+from burstd.slurm.hostlist import compress, task_count
+from burstd.slurm.nodes import parse_state
+from burstd.slurm.reasons import short_reason
+from burstd.slurm.scheduler import CommandScheduler
+from burstd.slurm.text import gres_of_node, hosts
+
+REQUESTS_S = 30.0
+"""After so long what jobs ask for is read anew: it can be changed by ``scontrol update``."""
+
+_STATES = {state.value: state for state in JobState}
+_ENDED = frozenset(
+    {
+        JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.TIMEOUT, JobState.NODE_FAIL,
+        JobState.PREEMPTED, JobState.OUT_OF_MEMORY, JobState.BOOT_FAIL, JobState.DEADLINE, JobState.REVOKED,
+    }
+)  # fmt: skip
+_CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
+# pyslurm must not look for slurm.conf when it is imported: without one it ends the process.
+_PROBE = """\
+import os
+os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
+import pyslurm
+pyslurm.slurm_init()
+"""
+
+
+def why_not(commands: Commands) -> str:
+    """Why pyslurm cannot be used here, in a sentence; empty: it can. Tried in a process of its own, which may die."""
+    configured = os.environ.get("SLURM_CONF", "")
+    if not any(Path(p).is_file() for p in ((configured,) if configured else _CONF)):
+        return "there is no slurm.conf on this host"
+    try:
+        probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=30, check=False)
+    except subprocess.TimeoutExpired:
+        return "pyslurm gave no answer within 30 s"
+    if probe.returncode != 0:
+        said = probe.stderr.strip().splitlines()
+        return f"pyslurm does not work here: {said[-1] if said else f'exit code {probe.returncode}'}"
+    try:
+        theirs = [f"{n:02}" for n in commands.version()[:2]]
+    except SchedulerUnavailable:
+        return ""  # It will be said when the queue is read.
+    ours = commands("scontrol", "--version").split()[-1].split(".")[:2]
+    return "" if ours == theirs else f"Slurm's library here is {'.'.join(ours)}, slurmctld is {'.'.join(theirs)}"
+
+
+def _load_pyslurm() -> Any:
+    os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
+    # As for squeue: else long lists of array tasks are cut off.
+    os.environ["SLURM_BITSTR_LEN"] = "0"
+    module = importlib.import_module("pyslurm")
+    module.slurm_init()
+    return module
+
+
+class PyslurmScheduler(CommandScheduler):
+    """``burstd.model.scheduler.Scheduler`` on pyslurm for reading; see ``why_not`` before it is made."""
+
+    def __init__(
+        self,
+        commands: Commands | None = None,
+        translate: Callable[[float], float] = lambda wall: wall,
+        gate_name: str = "burstd",
+        requests_s: float = REQUESTS_S,
+    ) -> None:
+        super().__init__(commands, translate, gate_name)
+        self._pyslurm = _load_pyslurm()
+        self._requests_s = requests_s
+        self._requests: Mapping[str, Job] = {}
+        self._requests_read = float("-inf")
+
+    def jobs(self) -> Sequence[Job]:
+        """See Scheduler."""
+        rows = [row for job in self._load("Jobs") if (row := _Row(job)).state not in _ENDED]
+        known = self._requests
+        stale = time.monotonic() - self._requests_read > self._requests_s
+        if stale or any(row.id not in known and row.array not in known for row in rows):
+            read = super().jobs()
+            # Any task stands for the others: squeue shows no row for those that it counts to the array's.
+            known = self._requests = {job.array_job_id: job for job in read if job.array_job_id} | {
+                job.id: job for job in read
+            }
+            self._requests_read = time.monotonic()
+        found = ((row, known.get(row.id) or known.get(row.array)) for row in rows)
+        # One that squeue did not show, and was asked later, has ended meanwhile.
+        return [row.on(asked, self._translate) for row, asked in found if asked is not None]
+
+    def nodes(self) -> Sequence[Node]:
+        """See Scheduler."""
+        found = [self._node(node) for node in self._load("Nodes")]
+        busy = [node.name for node in found if node.busy and node.gres]
+        if not busy:
+            return found
+        said = self._commands(*node_text.COMMAND, compress(busy))
+        used = {node.name: node.gres_used for node in node_text.parse_nodes(said, self._translate)}
+        return [replace(node, gres_used=used.get(node.name, ())) for node in found]
+
+    def _node(self, node: Any) -> Node:
+        state, flags = parse_state(node.state or "UNKNOWN")
+        return Node(
+            name=node.name,
+            state=state,
+            flags=flags,
+            partitions=tuple(node.partitions or ()),
+            cpus=node.effective_cpus or node.total_cpus,
+            cpus_allocated=node.allocated_cpus or 0,
+            memory_mib=node.real_memory or 0,
+            memory_allocated_mib=node.allocated_memory or 0,
+            gres=_gres(node.configured_gres),
+            features=frozenset(node.active_features or ()),
+            reason=node.reason or "",
+            address=node.address or "",
+            hostname=node.hostname or "",
+            version=node.slurm_version or "",
+            boot_time=self._time(node.boot_time),
+            slurmd_start=self._time(node.slurmd_start_time),
+            last_busy=self._time(node.last_busy_time),
+        )
+
+    def _time(self, wall: float | None) -> float:
+        return self._translate(float(wall)) if wall else 0.0
+
+    def _load(self, what: str) -> Sequence[Any]:
+        try:
+            return list(getattr(self._pyslurm, what).load().values())
+        except self._pyslurm.RPCError as error:
+            raise SchedulerUnavailable(f"slurmctld does not answer pyslurm: {error}") from error
+
+
+class _Row:
+    """One job as pyslurm shows it."""
+
+    def __init__(self, job: Any) -> None:
+        self._job = job
+        self.state = _STATES.get(job.state, JobState.UNKNOWN)
+        self.array = str(job.array_id) if job.array_id else ""
+        self._waiting: str = job.array_tasks_waiting or ""
+        if self.array:
+            # pyslurm takes task 0 for none.
+            self.id = self.array if self._waiting else f"{self.array}_{job.array_task_id or 0}"
+        elif job.heterogeneous_id:
+            self.id = f"{job.heterogeneous_id}+{job.heterogeneous_offset or 0}"
+        else:
+            self.id = str(job.id)
+
+    def on(self, asked: Job, translate: Callable[[float], float]) -> Job:
+        """What the job asks for, with what became of it."""
+        job = self._job
+        waiting = self.state is JobState.PENDING
+        return replace(
+            asked,
+            id=self.id,
+            state=self.state,
+            partitions=tuple((job.partition or "").split(",")),
+            reason=short_reason(job.state_reason or "").removeprefix("None"),
+            priority=job.priority or 0,
+            array_tasks=self._waiting,
+            tasks=task_count(self._waiting) if self._waiting else 1,
+            tasks_limit=(job.array_tasks_parallel or 0) if self._waiting else 0,
+            start=translate(float(job.start_time)) if job.start_time else 0.0,
+            end=translate(float(job.end_time)) if job.end_time else 0.0,
+            eligible=translate(float(job.eligible_time)) if job.eligible_time else 0.0,
+            node_list=hosts((job.required_nodes if waiting else job.allocated_nodes) or ""),
+            reservation=job.reservation or "",
+            dependency=(asked.dependency or "unknown") if job.dependencies else "",
+            comment=job.comment or "",
+            restarts=job.requeue_count or 0,
+        )
+
+
+def _gres(said: Mapping[str, object]) -> tuple[Gres, ...]:
+    """pyslurm's ``{"gpu:v100": 4}``."""
+    return gres_of_node(",".join(f"{name}:{count}" for name, count in (said or {}).items()))
+
+
+def open_scheduler(
+    kind: str,
+    commands: Commands | None = None,
+    translate: Callable[[float], float] = lambda wall: wall,
+    gate_name: str = "burstd",
+) -> tuple[CommandScheduler, str]:
+    """A Scheduler of the kind ``commands``, ``pyslurm`` or ``auto``, and why ``auto`` did not take pyslurm.
+
+    slurmctld need not be up. Raises SchedulerUnavailable where pyslurm was asked for and cannot be used.
+    """
+    commands = commands or Commands()
+    if kind == "commands":
+        return CommandScheduler(commands, translate, gate_name), ""
+    reason = why_not(commands)
+    if not reason:
+        return PyslurmScheduler(commands, translate, gate_name), ""
+    if kind == "pyslurm":
+        raise SchedulerUnavailable(f"[slurm] interface is 'pyslurm', but {reason}; set it to 'commands' or 'auto'")
+    return CommandScheduler(commands, translate, gate_name), reason
