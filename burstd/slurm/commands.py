@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 
@@ -61,18 +62,23 @@ class Commands:
     change what they show.
     """
 
-    def __init__(self, run: Runner = run_here, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, run: Runner = run_here, timeout_s: float = 30.0, *, bin_dir: Path | None = None, conf: Path | None = None
+    ) -> None:
+        """``bin_dir``: the commands' folder, else PATH is searched. ``conf``: slurm.conf, else SLURM_CONF or Slurm's."""
         self._run = run
         self._timeout_s = timeout_s
         self._version: tuple[int, int, int] | None = None
+        path = os.environ.get("PATH", _PATH)
         self._environment = {
-            "PATH": os.environ.get("PATH", _PATH),
+            "PATH": path if bin_dir is None else f"{bin_dir}:{path}",
             "LC_ALL": "C.UTF-8",
             "SLURM_TIME_FORMAT": "%s",
             "SLURM_BITSTR_LEN": "0",
         }
-        if "SLURM_CONF" in os.environ:
-            self._environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
+        chosen = os.environ.get("SLURM_CONF", "") if conf is None else str(conf)
+        if chosen:
+            self._environment["SLURM_CONF"] = chosen
 
     def __call__(self, *argv: str) -> str:
         """Runs one command; its standard output. Raises SchedulerUnavailable, SchedulerRefused."""

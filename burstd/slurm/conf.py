@@ -146,6 +146,7 @@ def fragment(pools: Sequence[Pool], wishes: Wishes) -> str:
     for pool in pools:
         lines.append(f"# pool {pool.name}")
         lines.append(node_line(pool))
+    lines.append("# A partition that slurm.conf has already: add the nodes to its Nodes instead.")
     lines += partition_lines(pools)
     return "\n".join(lines) + "\n"
 

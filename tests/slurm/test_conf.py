@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from burstd.model.node import Node
 from burstd.model.offer import Pool
 from burstd.model.shape import Gres, Shape
+from burstd.settings import load, pools
 from burstd.slurm.conf import Wishes, fragment, gres_conf
 from burstd.slurm.conf_check import Running, compare
 from burstd.slurm.controller import config_of
+from burstd.slurm.hostlist import expand
 
 GPU = Pool(
     "gpu",
@@ -158,3 +161,21 @@ def test_partitions_that_differ_are_named() -> None:
         ("partition burst", "SuspendTime=300"),
         ("partition gpu", "not there"),
     ]
+
+
+CONFIG_FOLDER = Path(__file__).parents[2] / "config"
+EXAMPLES = ("slurm.conf", "gres.conf")
+
+
+def example(name: str) -> str:
+    """What config/slurm must hold: the lines for the pools of the example burstd.toml."""
+    settings = load(CONFIG_FOLDER / "burstd.toml", check_files=False)
+    wanted = list(pools(settings, expand).values())
+    wishes = Wishes(programs="/opt/burstd/bin", keep_partitions=("main",))
+    source = f"# As printed by 'burstctl slurm-config{' --gres' * (name == 'gres.conf')}' for config/burstd.toml.\n"
+    return source + (fragment(wanted, wishes) if name == "slurm.conf" else gres_conf(wanted, wishes))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_are_what_burstd_prints(name: str) -> None:
+    assert (CONFIG_FOLDER / "slurm" / name).read_text(encoding="utf-8") == example(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -210,6 +211,16 @@ def test_errors_are_told_apart(said: str, error: type[Exception], message: str) 
 
     with pytest.raises(error, match=message):
         Commands(run)("scontrol", "x")
+
+
+def test_where_the_commands_and_their_configuration_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "squeue"
+    program.write_text('#!/bin/sh\necho "$SLURM_CONF|$SQUEUE_USERS|$LC_ALL"\n', encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("SLURM_CONF", "/from/the/environment")
+    monkeypatch.setenv("SQUEUE_USERS", "ada")
+    assert Commands(bin_dir=tmp_path)("squeue") == "/from/the/environment||C.UTF-8\n"
+    assert Commands(bin_dir=tmp_path, conf=Path("/etc/x.conf"))("squeue") == "/etc/x.conf||C.UTF-8\n"
 
 
 def test_a_missing_program_and_a_hanging_one_are_unavailable() -> None:
