@@ -65,7 +65,7 @@ class Commands:
     def __init__(
         self, run: Runner = run_here, timeout_s: float = 30.0, *, bin_dir: Path | None = None, conf: Path | None = None
     ) -> None:
-        """``bin_dir``: the commands' folder, else PATH is searched. ``conf``: slurm.conf, else SLURM_CONF or Slurm's."""
+        """``bin_dir``: the commands' folder, else PATH counts. ``conf``: slurm.conf, else SLURM_CONF or Slurm's own."""
         self._run = run
         self._timeout_s = timeout_s
         self._version: tuple[int, int, int] | None = None

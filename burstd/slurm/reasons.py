@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 # Beginnings of slurmctld's sentences (state_desc), 22.05 to 26.05, and the reasons that stand behind them.
 _SENTENCES = (
     ("nodes required for job are down", "Resources"),
@@ -16,6 +18,7 @@ _SENTENCES = (
 )
 
 
+@lru_cache(maxsize=1024)
 def short_reason(text: str) -> str:
     """``ReqNodeNotAvail, UnavailableNodes:cl[1-8]`` is ReqNodeNotAvail.
 

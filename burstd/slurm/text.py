@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 from burstd.model.shape import Gres
 from burstd.slurm.hostlist import HostlistError, expand
@@ -15,6 +17,8 @@ _COUNT = re.compile(r"(\d+)([KMGTP]?)", re.IGNORECASE)
 _TIMES = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
 _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
+# Ten thousand jobs ask for a handful of different things.
+_kept = lru_cache(maxsize=4096)
 
 
 def word(text: str) -> str:
@@ -23,12 +27,14 @@ def word(text: str) -> str:
     return "" if text in _NONE else text
 
 
+@_kept
 def number(text: str) -> int:
     """A whole number, 0 where there is none. ``2-4`` (a range of nodes) is its lower end."""
     match = re.match(r"\d+", text.strip())
     return int(match[0]) if match else 0
 
 
+@_kept
 def mebibytes(text: str) -> int:
     """``100M``, ``1.5G``, ``2000``: MiB, rounded up; 0 where there is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[cn]?", text.strip(), re.IGNORECASE)
@@ -38,6 +44,7 @@ def mebibytes(text: str) -> int:
     return int(exact) + (exact > int(exact))
 
 
+@_kept
 def seconds(text: str) -> float:
     """``1-02:03:04``, ``05:00``: seconds; 0 for UNLIMITED, NOT_SET and none."""
     match = _DURATION.fullmatch(text.strip())
@@ -53,6 +60,7 @@ def instant(text: str, translate: Callable[[float], float]) -> float:
     return translate(float(text)) if text.isdigit() and text != "0" else 0.0
 
 
+@_kept
 def hosts(text: str) -> tuple[str, ...]:
     """The names of a host list; a text that is none stands for itself."""
     found = word(text)
@@ -62,6 +70,7 @@ def hosts(text: str) -> tuple[str, ...]:
         return (found,)
 
 
+@_kept
 def gres_of_node(text: str) -> tuple[Gres, ...]:
     """``gpu:v100:4(S:0-1),shard:8``, also GresUsed (``gpu:v100:2(IDX:0,2)``); those counted 0 are left out."""
     found = []
@@ -72,6 +81,7 @@ def gres_of_node(text: str) -> tuple[Gres, ...]:
     return tuple(found)
 
 
+@_kept
 def gres_of_job(text: str) -> tuple[Gres, ...]:
     """``gres:gpu:v100:2`` (22.05), ``gres/gpu:v100:2,cpu=1`` (later), ``gres/gpu=1``; what is no GRES is left out."""
     found = []
@@ -101,9 +111,10 @@ def times(gres: Iterable[Gres], factor: int) -> tuple[Gres, ...]:
     return tuple(Gres(g.name, g.type, g.count * factor) for g in gres)
 
 
-def tres(text: str) -> dict[str, str]:
+@_kept
+def tres(text: str) -> Mapping[str, str]:
     """``cpu=2,mem=300M,node=1``: by name."""
-    return dict(part.split("=", 1) for part in word(text).split(",") if "=" in part)
+    return MappingProxyType(dict(part.split("=", 1) for part in word(text).split(",") if "=" in part))
 
 
 def records(text: str, first_key: str) -> Iterator[dict[str, str]]:
