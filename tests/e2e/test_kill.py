@@ -33,7 +33,7 @@ def site() -> Iterator[Site]:
 
 
 def test_killed_at_random_moments(site: Site, figure: Callable[[str], None]) -> None:
-    seed = int(os.environ.get("BURSTD_TEST_SEED", random.randrange(10**6)))
+    seed = int(os.environ.get("BURSTD_TEST_SEED", random.randrange(10**6)))  # noqa: S311 - nothing secret
     figure(f"kills: seed {seed} (BURSTD_TEST_SEED={seed} plays it again)")
     chance = random.Random(seed)  # noqa: S311 - nothing secret
     # Slow answers, some of them lost: many kills fall between a cloud's deed and burstd's note of it.

@@ -16,7 +16,7 @@ from typing import IO, Any, Self
 
 import httpx
 
-from burstd.model.offer import Pool
+from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Gres, Shape
 from providers.sandbox.control import Control, start_server, stop_server
 from providers.sandbox.description import Bind
@@ -68,7 +68,8 @@ price = "0.40"
 class Site:
     """One site. ``up`` takes seconds once the root file system, the wheel and what it needs are cached.
 
-    ``settings`` are more lines of burstd.toml, ``cloud`` more keys of the cloud's ``[cloud]``; ``types`` what it sells.
+    ``pools`` without rules take what ``TYPES`` has for their shape. ``settings`` are more lines of burstd.toml,
+    ``cloud`` more keys of the cloud's ``[cloud]``; ``types`` what it sells.
     """
 
     def __init__(
@@ -302,10 +303,15 @@ def _pip(wheel: str) -> list[str]:
 
 def _pool_toml(pool: Pool) -> str:
     gres = f'gres = "{",".join(map(str, pool.shape.gres))}"\n' if pool.shape.gres else ""
-    kind = "g4*" if pool.shape.gres else "c2*"
+    rules = pool.rules or (OfferRule("sandbox", ("g4*" if pool.shape.gres else "c2*",), image="node"),)
     return (
         f'[pools.{pool.name}]\nnodes = "{",".join(pool.slots)}"\npartitions = {json.dumps(pool.partitions)}\n'
         f"cpus = {pool.shape.cpus}\nmemory = {pool.shape.memory_mib}\n{gres}"
-        f"features = {json.dumps(sorted(pool.shape.features))}\n"
-        f'offers = [{{ provider = "sandbox", instance_types = ["{kind}"], image = "node" }}]\n'
+        f"features = {json.dumps(sorted(pool.shape.features))}\noffers = [{', '.join(map(_rule_toml, rules))}]\n"
     )
+
+
+def _rule_toml(rule: OfferRule) -> str:
+    lists = {"instance_types": rule.instance_types, "zones": rule.zones, "markets": rule.markets}
+    words = "".join(f", {key} = {json.dumps(value)}" for key, value in lists.items() if value)
+    return f'{{ provider = "{rule.provider}", image = "{rule.image}"{words} }}'

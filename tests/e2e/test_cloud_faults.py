@@ -1,0 +1,237 @@
+"""A cloud that is full, silent, wrong, lying or down, and what an administrator would call right.
+
+Each test has a pool, and a type of machine, of its own: what burstd learns of one says nothing of another. Those that
+have to wait for a time limit begin first, and are looked at last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from burstd.model.offer import OfferRule, Pool
+from burstd.model.shape import Gres, Shape
+from providers.sandbox.faults import Fault, Kind
+from tests.e2e.sites import QUICK, ask_cloud, books, claims_of, events, parts, restarts, site_up, wait_all_gone
+from tests.lab.site import Site
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+NAMES = ("stockout", "lost", "hang", "fail", "lie", "spot", "stuck", "leak", "down", "kept")
+BOOT_TIMEOUT_S = 12.0
+GRACE_S = 3.0
+SETTINGS = QUICK + (
+    # Cloud-init on these machines, in one zone, loses a GPU.
+    "[node]\n"
+    'commands = [\'case "$(hostname)" in lab-wrong*) grep -q "availability.zone.*north" '
+    "/run/cloud-init/instance-data.json && rm /dev/nvidia3;; esac; true']\n"
+)
+
+
+def _pool(name: str, gpus: int = 0) -> Pool:
+    gres = (Gres("gpu", "v100", gpus),) if gpus else ()
+    shape = Shape(1, 500, gres, frozenset({name}))
+    return Pool(
+        name, (f"{name}1", f"{name}2"), ("burst",), shape, (OfferRule("sandbox", (f"t.{name}",), image="node"),)
+    )
+
+
+def _types() -> str:
+    kinds = [(name, 0) for name in NAMES] + [("wrong", 4)]
+    text = "".join(
+        f'[[cloud.types]]\nname = "t.{name}"\ncpus = 2\nmemory_mib = 2048\nprice = "1.00"\n'
+        + (f'gpu_type = "v100"\ngpus = {gpus}\n' if gpus else "")
+        for name, gpus in kinds
+    )
+    for zone in ("north", "south"):
+        text += f"[cloud.capacity.{zone}]\n" + "".join(f'"t.{name}" = 2\n' for name, _ in kinds)
+    return text
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    up = site_up(
+        pools=[*map(_pool, NAMES), _pool("wrong", 4)],
+        settings=SETTINGS,
+        types=_types(),
+        daemon={"boot_timeout_s": BOOT_TIMEOUT_S, "orphan_grace_s": GRACE_S, "cloud_poll_s": 1.5, "tick_s": 1.0},
+        extra_conf="SlurmdTimeout=6",
+    )
+    with up as site:
+        yield site
+
+
+def submit(site: Site, name: str, script: str = "true") -> str:
+    gres = " --gres=gpu:v100:4" if name == "wrong" else ""
+    return site.submit(f"-p burst -C {name} -c1 --mem=100 -t5{gres}", script)
+
+
+def order(site: Site, kind: Kind, name: str, **more: Any) -> str:
+    return site.cloud.order(Fault(kind, types=f"t.{name}", **more))
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Jobs whose trouble takes a time limit to be seen."""
+
+    hang: str
+    lie: str
+    stuck: str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slow(site: Site) -> Slow:
+    order(site, Kind.BOOT_HANG, "hang", zones="north")
+    order(site, Kind.LIE, "lie", seconds=9, count=1)
+    order(site, Kind.ERROR, "stuck", calls=("terminate",), count=2)
+    return Slow(submit(site, "hang"), submit(site, "lie", "sleep 20"), submit(site, "stuck"))
+
+
+def outcomes(site: Site, job: str) -> list[tuple[str, str]]:
+    """Zone and word for the failure of each claim that was made for a job."""
+    return [(claim["offer"].split("/")[2], claim["error"]) for claim in claims_of(site, job)]
+
+
+def why(site: Site, claim: str, state: str) -> str:
+    """The reason for which a claim came into a state."""
+    return next(str(e["reason"]) for e in events(site, f"claim:{claim}") if e["new"] == state)
+
+
+def test_a_zone_without_capacity_is_left_for_another(site: Site) -> None:
+    order(site, Kind.CAPACITY, "stockout", zones="north")
+    job = submit(site, "stockout")
+    site.wait_job(job)
+    assert outcomes(site, job) == [("north", "capacity"), ("south", "")]
+    kept = [e for e in events(site, "breaker:") if "/north/t.stockout/" in e["subject"]]
+    assert kept, "the zone is left alone for a while"
+    assert restarts(site, [job]) == {job: 0}
+
+
+def test_a_lost_answer_makes_one_machine(site: Site) -> None:
+    order(site, Kind.LOSE_ANSWER, "lost", count=1, seconds=0.3)
+    job = submit(site, "lost")
+    site.wait_job(job)
+    (claim,) = claims_of(site, job)
+    assert len(books(site).by_claim[claim["claim"]]) == 1
+    unanswered = [e for e in events(site, "slot:lost1") if e["new"] == "unanswered"]
+    assert len(unanswered) == 1
+
+
+def test_a_machine_that_cannot_be_built_is_replaced(site: Site) -> None:
+    order(site, Kind.BOOT_FAIL, "fail", zones="north")
+    job = submit(site, "fail")
+    site.wait_job(job)
+    assert outcomes(site, job) == [("north", "boot"), ("south", "")]
+    assert "no host could start it" in why(site, claims_of(site, job)[0]["claim"], "failed")
+
+
+def test_a_machine_that_lacks_a_gpu_is_refused_with_the_difference_named(site: Site) -> None:
+    job = submit(site, "wrong", "test $(echo $CUDA_VISIBLE_DEVICES | tr , '\\n' | wc -l) = 4")
+    site.wait_job(job)
+    (north, error), (south, fine) = outcomes(site, job)
+    assert (north, south, fine) == ("north", "south", "")
+    said = why(site, claims_of(site, job)[0]["claim"], "failed")
+    assert "3 GPUs" in said, said
+    assert "4 GPUs" in said, said
+    assert error == "gpus", "the breaker's word is the check's"
+
+
+def test_a_machine_taken_back_under_its_job(site: Site) -> None:
+    job = submit(site, "spot", "sleep $((SLURM_RESTART_COUNT ? 0 : 60))")
+    site.wait_job(job, ["RUNNING"])
+    (claim,) = claims_of(site, job)
+    site.cloud.interrupt(claim["instance"])
+    site.wait(lambda: site.job(job)["Restarts"] == "1", 30, "Slurm has requeued the job")
+    again(site, job)
+    site.wait_job(job)
+    assert "spot capacity was taken back" in why(site, claim["claim"], "lost")
+    assert [error for _, error in outcomes(site, job)] == ["lost", ""]
+
+
+def again(site: Site, job: str) -> None:
+    """Slurm has a requeued job wait for two minutes; an administrator need not."""
+    site.cluster.sh(f"scontrol update jobid={job} starttime=now", check=False)
+
+
+def test_volume_and_port_that_an_ended_machine_leaves_are_removed(site: Site) -> None:
+    order(site, Kind.LEAK_VOLUME, "leak", count=1)
+    order(site, Kind.LEAK_PORT, "leak", count=1)
+    job = submit(site, "leak")
+    site.wait_job(job)
+    (claim,) = (n["claim"] for n in claims_of(site, job))
+    site.wait(lambda: _left(site, claim) == ["port", "volume"], 30, "both are left behind by the cloud")
+    site.wait(lambda: not _left(site, claim), 30, "both are removed")
+    site.wait(lambda: claims_of(site, job)[0]["state"] == "gone", 30, "the claim is gone, after them")
+
+
+def _left(site: Site, claim: str) -> list[str]:
+    return sorted(p.kind for p in parts(site) if p.tags.get("burstd-claim") == claim and not p.attached_to)
+
+
+def test_a_machine_of_ours_without_a_claim_goes_and_a_neighbours_stays(site: Site) -> None:
+    def made(token: str, tags: dict[str, str]) -> str:
+        body = {"token": token, "name": token, "zone": "south", "type": "t.kept", "image": "node", "tags": tags}
+        return str(ask_cloud(site, "POST", "/instances", json=body).json()["id"])
+
+    orphan = made("orphan", {"burstd-cluster": "lab", "burstd-claim": "nobody-knows"})
+    neighbour = made("neighbour", {"burstd-cluster": "other", "burstd-claim": "theirs"})
+    begun = next(i.created for i in site.cloud.instances() if i.id == orphan)
+    site.wait(lambda: orphan not in site.instances(), 30, "the orphan is removed")
+    (event,) = events(site, f"orphan:{orphan}")
+    assert "no claim" in event["reason"]
+    ended = site.cluster.sh(f"date -d '{event['time']}' +%s.%N")
+    assert float(ended) - begun >= GRACE_S, "not before the grace period is over"
+    assert neighbour in site.instances()
+    theirs = [p for p in parts(site) if p.tags.get("burstd-cluster") == "other"]
+    assert {p.attached_to for p in theirs} == {neighbour}
+    ask_cloud(site, "DELETE", f"/instances/{neighbour}")
+
+
+def test_a_machine_that_never_answers_is_replaced(site: Site, slow: Slow) -> None:
+    site.wait_job(slow.hang)
+    assert outcomes(site, slow.hang) == [("north", "boot_timeout"), ("south", "")]
+
+
+def test_a_machine_that_is_ended_in_vain_is_ended_again(site: Site, slow: Slow) -> None:
+    site.wait_job(slow.stuck)
+    site.wait(lambda: claims_of(site, slow.stuck)[0]["state"] == "gone", 40, "gone in the end")
+    assert "the cloud did not end it" in site.said()
+
+
+def test_a_machine_that_died_while_the_cloud_says_it_runs(site: Site, slow: Slow) -> None:
+    """Slurm is who notices: it requeues the job, and burstd does not trust the cloud's word for the node."""
+    job = slow.lie
+    site.wait(lambda: site.job(job)["Restarts"] == "1", 40, "Slurm has requeued the job")
+    again(site, job)
+    site.wait_job(job, timeout_s=60)
+    dead, alive = claims_of(site, job)[0], claims_of(site, job)[-1]
+    assert dead["instance"] != alive["instance"]
+    site.wait(lambda: dead["instance"] not in site.instances(), 30, "the dead machine is paid for no longer")
+
+
+def test_a_cloud_that_is_down_for_a_while(site: Site) -> None:
+    running = submit(site, "kept", "sleep 12")
+    site.wait_job(running, ["RUNNING"])
+    fault = site.cloud.order(Fault(Kind.ERROR, ("*",)))
+    site.wait(lambda: any("cannot be read" in a for a in site.ask("status")["alarms"]), 20, "an alarm")
+    job = submit(site, "down")
+    site.wait(lambda: bool(claims_of(site, job)), 10, "a claim is made")
+    site.wait_job(running)
+    assert [c["state"] for c in claims_of(site, running)] == ["open"], "nothing is given up for a silent cloud"
+    site.cloud.cancel(fault)
+    site.wait_job(job, timeout_s=90)
+    assert restarts(site, [running, job]) == {running: 0, job: 0}
+    site.wait(lambda: not site.ask("status")["alarms"], 20, "the alarm is over")
+
+
+def test_in_the_end_nothing_is_left(site: Site) -> None:
+    """After all the trouble above."""
+    site.cloud.cancel()
+    account = wait_all_gone(site)
+    named = [c for c in account.by_claim if c and c not in ("nobody-knows", "theirs")]
+    assert named
+    assert json.loads(site.burstctl("node", "list", "--json").stdout)["nodes"] == []
