@@ -110,7 +110,8 @@ def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return [lost]
     if claim.attempts >= tuning.launch_attempts:
         return _failed(claim, "unknown", f"{claim.attempts} launch calls were left without an answer")
-    asked = claim.launch_called or claim.since
+    # The call was written down before it was made: until when it was made only the process that made it knows.
+    asked = max(claim.launch_called or claim.since, progress.born)
     settled = not isinstance(cloud.instances, Unavailable) and cloud.listed > asked + cloud.settle_s
     if cloud.idempotency is not Idempotency.SETTLE or settled:
         return [Launch(claim.id, "the answer to the launch was lost, the same request is sent again")]
@@ -228,6 +229,9 @@ def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         # The launch was given up for want of an answer, and went through all the same: it is to be paid for.
         return [*off, Learn(claim.id, instance.address, instance.id)]
     if instance is not None and instance.state is not InstanceState.TERMINATED:
+        return off if busy else [*off, Terminate((claim.id,), claim.reason)]
+    if instance is None and claim.instance_id and claim.id not in view.snapshot.progress.ended:
+        # What a cloud does not list may run, and cost, all the same: its end is asked for by the id that is known.
         return off if busy else [*off, Terminate((claim.id,), claim.reason)]
     asked = max(claim.since, (claim.launch_called or 0.0) + cloud.settle_s)
     if cloud.listed <= asked or isinstance(cloud.leftovers, Unavailable):

@@ -181,6 +181,8 @@ class Executor:
             self._trust.broke(claim.offer, action.error, reason)
         if action.new is S.READY:
             self._trust.worked(claim.offer, ready=True)
+        if action.new is S.GONE:
+            self._memory.ended.discard(claim.id)
         if action.new not in (S.PROVING, S.BOOTING):
             self._memory.forget_proof(claim.id)
         if action.new is S.GONE:

@@ -126,16 +126,24 @@ class Launcher:
             reason = f"{request.offer.id} gave instance {result.id}"
             self._store.move(
                 claim.id, S.LAUNCHING, S.BOOTING, reason,
-                instance_id=result.id, address=result.address, billed_from=now,
+                instance_id=result.id, address=result.address, billed_from=now, launch_called=now,
             )  # fmt: skip
             self._trust.worked(claim.offer, ready=False)
         elif isinstance(result, OutcomeUnknown | RateLimited):
             self._memory.back_off(claim.id, now, result.retry_after_s)
             data = {"claim": claim.id}
-            self._store.append(
-                f"slot:{claim.slot}", new="unanswered", reason=str(result), cause=result.cause, data=data
-            )
+            with self._store.batch():
+                # It waited in its lane: the cloud may have heard of it as late as now.
+                self._store.touch(claim.id, launch_called=now)
+                self._store.append(
+                    f"slot:{claim.slot}", new="unanswered", reason=str(result), cause=result.cause, data=data
+                )
         else:
             self._memory.succeeded(claim.id)
-            self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(result), error=result.cause)
+            with self._store.batch():
+                self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(result), error=result.cause)
+                if claim.attempts <= 1:
+                    # Nothing was made and nothing is on its way: the slot is free for the next offer at once.
+                    self._store.move(claim.id, S.FAILED, S.TERMINATING, "the cloud refused it")
+                    self._store.move(claim.id, S.TERMINATING, S.GONE, "the cloud refused it, nothing was made")
             self._trust.broke(claim.offer, result.cause, str(result), result.retry_after_s)

@@ -17,11 +17,14 @@ class Memory:
     """Calls under way, pauses before the next try, and steps within a state."""
 
     pace: Pace
+    born: float = 0.0
+    """When the process began."""
     calling: set[str] = field(default_factory=set)
     """Claims, and orphans by ``provider/id``, with a call under way."""
     resting: dict[str, float] = field(default_factory=dict)
     """Until when a claim is left alone."""
     tries: dict[str, int] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
     proved: set[str] = field(default_factory=set)
     started: dict[str, float] = field(default_factory=dict)
     last_word: dict[str, str] = field(default_factory=dict)
@@ -69,6 +72,8 @@ class Memory:
         """The part of it that a decision needs."""
         self.resting = {key: until for key, until in self.resting.items() if until > now}
         return Progress(
+            born=self.born,
+            ended=frozenset(self.ended),
             busy=frozenset(self.calling | self.resting.keys()),
             proved=frozenset(self.proved),
             started=dict(self.started),

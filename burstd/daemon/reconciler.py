@@ -70,7 +70,7 @@ class Reconciler:
         self._store = store
         self._workers = workers
         self._clock = clock
-        self._memory = Memory(pace)
+        self._memory = Memory(pace, clock.now())
         self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims)
         trust = Trust(store, clock)
         terminator = Terminator(

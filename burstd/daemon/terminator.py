@@ -56,6 +56,7 @@ class Terminator:
         return 0
 
     def _ended(self, claims: Sequence[str]) -> None:
+        self._memory.ended.update(claims)
         for claim_id in claims:
             claim = self._store.claim(claim_id)
             if claim.billed_from is not None and claim.billed_until is None:

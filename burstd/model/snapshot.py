@@ -93,8 +93,12 @@ class Sighting:
 class Progress:
     """What this process knows beyond the store; all of it may be lost and is then found out again."""
 
+    born: float = 0.0
+    """When this process began: calls of the one before it may have gone out until then."""
     busy: frozenset[str] = frozenset()
     """Claims with a call to a cloud or a machine under way, or to be left alone until a retry is due."""
+    ended: frozenset[str] = frozenset()
+    """Claims for whose instance the cloud has been asked to end it, and has not said no."""
     proved: frozenset[str] = frozenset()
     """Claims in PROVING whose machine passed."""
     started: Mapping[str, float] = field(default_factory=dict)

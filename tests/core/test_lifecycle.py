@@ -79,6 +79,7 @@ def seen(
 TWICE = {"c1": Sighting(2, NOW - 30)}
 ONCE = {"c1": Sighting(1, NOW - 3)}
 NONE: list[str] = []
+ENDED: dict[str, Any] = {"ended": frozenset({"c1"})}
 
 
 def told(actions: list[Action]) -> list[str]:
@@ -112,6 +113,12 @@ def told(actions: list[Action]) -> list[str]:
             "and must be readable",
             claim(S.LAUNCHING, instance_id=""),
             {"idempotency": Idempotency.SETTLE, "instances": Unavailable("down", 0)},
+            NONE,
+        ),
+        (
+            "nor before the calls of an earlier process show",
+            claim(S.LAUNCHING),
+            {"idempotency": Idempotency.SETTLE, "born": NOW - 4},
             NONE,
         ),
         ("then it is asked again", claim(S.LAUNCHING), {"idempotency": Idempotency.SETTLE}, ["Launch"]),
@@ -188,24 +195,31 @@ def told(actions: list[Action]) -> list[str]:
         ("nothing is told to a dead Slurm", claim(S.FAILED), {"slurm_up": False}, NONE),
         ("learnt first", claim(S.TERMINATING, instance_id=""), {"instances": (instance(),)}, ["Learn"]),
         ("terminated while it is listed", claim(S.TERMINATING), {"instances": (instance(),)}, ["Terminate"]),
-        ("gone when nothing is listed", claim(S.TERMINATING), {}, ["Move:gone"]),
+        ("asked for where it is not listed", claim(S.TERMINATING), {}, ["Terminate"]),
+        ("gone when nothing is listed", claim(S.TERMINATING), ENDED, ["Move:gone"]),
+        ("which never was", claim(S.TERMINATING, instance_id=""), {}, ["Move:gone"]),
         (
             "gone when listed as ended",
             claim(S.TERMINATING),
             {"instances": (instance(InstanceState.TERMINATED),)},
             ["Move:gone"],
         ),
-        ("not on a listing of before", claim(S.TERMINATING, since=NOW - 0.5), {}, NONE),
-        ("not while a launch may still show", claim(S.TERMINATING, launch_called=NOW - 4), {}, NONE),
-        ("not while leftovers are unknown", claim(S.TERMINATING), {"leftovers": Unavailable("down", 0)}, NONE),
+        ("not on a listing of before", claim(S.TERMINATING, since=NOW - 0.5), ENDED, NONE),
+        ("not while a launch may still show", claim(S.TERMINATING, launch_called=NOW - 4), ENDED, NONE),
+        ("not while leftovers are unknown", claim(S.TERMINATING), {**ENDED, "leftovers": Unavailable("down", 0)}, NONE),
         (
             "its leftovers go first",
             claim(S.TERMINATING),
-            {"leftovers": (Leftover("volume", "v1", "sky", "c1"),)},
+            {**ENDED, "leftovers": (Leftover("volume", "v1", "sky", "c1"),)},
             ["RemoveOrphans"],
         ),
-        ("nor while Slurm expects it", claim(S.TERMINATING), {"node": node()}, ["PowerDown"]),
-        ("told once is enough for a while", claim(S.TERMINATING), {"node": node(), "tidied": {"cl1": NOW - 5}}, NONE),
+        ("nor while Slurm expects it", claim(S.TERMINATING), {**ENDED, "node": node()}, ["PowerDown"]),
+        (
+            "told once is enough for a while",
+            claim(S.TERMINATING),
+            {**ENDED, "node": node(), "tidied": {"cl1": NOW - 5}},
+            NONE,
+        ),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
