@@ -11,7 +11,6 @@ import structlog
 
 from burstd.sim.clock import VirtualClock
 from burstd.store import Store
-from tests.crash.world import World
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +19,6 @@ def quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    """A site where all is well."""
-    return World(tmp_path)
 
 
 @pytest.fixture(scope="session")

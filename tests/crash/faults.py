@@ -167,8 +167,8 @@ def slurm_that_may_die(slurm: T, bomb: Bomb, line: Line) -> T:
     return cast("T", _Proxy(slurm, wrap))
 
 
-def dying_calls(target: T, bomb: Bomb, label: str, names: frozenset[str]) -> T:
-    """A crash before or after each of these calls; what a call yields is all taken first."""
+def dying_calls(target: T, bomb: Bomb, label: str, names: frozenset[str], made: list[str]) -> T:
+    """A crash before or after each of these calls; what a call yields is all taken first. ``made`` gets each call."""
 
     def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         if name not in names:
@@ -176,6 +176,7 @@ def dying_calls(target: T, bomb: Bomb, label: str, names: frozenset[str]) -> T:
 
         def ask(*args: Any, **kwargs: Any) -> Any:
             bomb.pass_by(f"before {label}.{name}")
+            made.append(f"{label}.{name}")
             result = call(*args, **kwargs)
             if isinstance(result, Iterator):
                 result = iter(list(result))

@@ -2,21 +2,304 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from burstd.model.claim import Claim, ClaimState
 from burstd.model.job import JobState
+from burstd.model.provider import Idempotency
 from burstd.sim.job import JobSpec
-from tests.crash.world import World
+from burstd.store import Store, StoreLocked
+from tests.crash.workers import Delay
+from tests.crash.world import ADMINS, KEEP_ALIVE_S, SLOTS, SLURM, SLURM_PATIENT, TUNING, World
+
+JOB = JobSpec(run_s=300, time_limit_s=20 * 3600)
+RUNNING, COMPLETED, PENDING = JobState.RUNNING, JobState.COMPLETED, JobState.PENDING
 
 
-def test_all_is_well(tmp_path: Path) -> None:
-    w = World(tmp_path)
-    small = w.slurm.submit(JobSpec())
-    gang = w.slurm.submit(JobSpec(nodes=2, exclusive=True))
-    w.run(600)
-    assert w.states(small) == [JobState.COMPLETED]
-    assert w.states(gang) == [JobState.COMPLETED]
+@pytest.fixture(params=["sandbox", "sim"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, template: Path) -> World:
+    """A site where all is well, once with each cloud as the cheaper one."""
+    return World(tmp_path, template=template, alpha=request.param)
+
+
+def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
+    """Lets the world go on until the condition holds."""
+    end = w.clock.now() + within_s
+    while not condition():
+        assert w.clock.now() < end, w.report()
+        w.run(1.0)
+        w.check()
+
+
+def running(w: World, job: str, within_s: float = 90.0) -> Claim:
+    """Waits for the job to run; returns the claim under it."""
+    until(w, lambda: w.states(job) == [RUNNING], within_s)
+    return w.claim_on(w.slurm.job(job).nodes[0])
+
+
+def ends_well(w: World, *jobs: str) -> None:
+    """All jobs have completed, and nothing is left or unpaid."""
     w.heal()
-    w.calm()
+    w.calm(2.0)
+    for job in jobs:
+        assert set(w.states(job)) == {COMPLETED}, w.states(job)
     w.check_replay()
     w.check_bill()
+
+
+def test_all_is_well(world: World) -> None:
+    small = world.slurm.submit(JobSpec())
+    gang = world.slurm.submit(JobSpec(nodes=2, exclusive=True))
+    array = world.slurm.submit(JobSpec(array=6, cpus_per_node=2))
+    world.run(600)
+    ends_well(world, small, gang, array)
+    assert all(len({job.started for job in world.slurm.all_of(gang)}) == 1 for _ in [0])
+
+
+def test_a_cloud_that_is_down_is_left_out_and_the_next_one_used(world: World) -> None:
+    world.run(5)
+    world.kits["alpha"].fail("down", 3)
+    job = world.slurm.submit(JOB)
+    assert running(world, job).offer.provider == "beta"
+    ends_well(world, job)
+
+
+def test_while_every_cloud_is_down_jobs_wait_and_machines_stay(world: World) -> None:
+    job = world.slurm.submit(JobSpec(run_s=2000))
+    claim = running(world, job)
+    for kit in world.kits.values():
+        kit.fail("down", 3)
+    waiting = world.slurm.submit(JobSpec(nodes=3, exclusive=True))
+    world.run(1000)
+    assert world.states(job) == [RUNNING]
+    assert world.states(waiting) == [PENDING]
+    assert world.claim_on(claim.slot).state is ClaimState.OPEN
+    assert [i.claim_id for i in world.living()] == [claim.id]
+    for kit in world.kits.values():
+        kit.heal()
+    until(world, lambda: RUNNING in world.states(waiting), 900)
+    ends_well(world, job, waiting)
+
+
+def test_a_slow_cloud_holds_up_itself_only(world: World) -> None:
+    for lane in ("alpha", "alpha:list"):
+        world.delays[lane] = Delay(before_s=50.0, after_s=40.0)
+    slow = world.slurm.submit(JobSpec(run_s=60, nodes=2, exclusive=True))
+    world.run(5)
+    world.kits["alpha"].fail("launch refused", 1)
+    quick = world.slurm.submit(JOB)
+    world.run(600)
+    assert set(world.states(slow)) == {COMPLETED}
+    ends_well(world, slow, quick)
+    assert len({i.claim_id for i in world.made()}) == len(world.made())
+
+
+def test_a_full_cloud_costs_the_job_nothing_but_the_call(world: World) -> None:
+    jobs = [world.slurm.submit(JobSpec(run_s=300, cpus_per_node=4)) for _ in range(4)]
+    until(world, lambda: all(world.states(job) == [RUNNING] for job in jobs), 90)
+    assert {world.claim_on(world.slurm.job(j).nodes[0]).offer.provider for j in jobs} == {"alpha", "beta"}
+    ends_well(world, *jobs)
+
+
+def test_one_listing_without_a_machine_that_lives_means_nothing(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="sim")
+    job = w.slurm.submit(JOB)
+    claim = running(w, job)
+    alpha = w.kits["alpha"]
+    listed = len(w.listings)
+    alpha.misreport(claim.instance_id, "omitted")
+    until(w, lambda: len(w.listings) > listed, 60)
+    alpha.heal()
+    until(w, lambda: len(w.listings) > listed + 3, 120)
+    assert w.claim_on(claim.slot).id == claim.id
+    ends_well(w, job)
+    assert w.slurm.job(job).restarts == 0
+
+
+def test_a_machine_that_a_cloud_denies_is_ended_for_good_and_its_job_runs_elsewhere(
+    tmp_path: Path, template: Path
+) -> None:
+    w = World(tmp_path, template=template, alpha="sim")
+    job = w.slurm.submit(JOB)
+    claim = running(w, job)
+    w.exempt.add(claim.instance_id)
+    w.kits["alpha"].misreport(claim.instance_id, "omitted")
+    until(w, lambda: w.states(job) == [PENDING], 120)
+    until(w, lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 60)
+    assert running(w, job, 200).id != claim.id
+    ends_well(w, job)
+
+
+def test_a_machine_that_a_cloud_says_runs_but_is_dead_is_replaced(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="sandbox")
+    w.kits["alpha"].fail("bad boot", 3)  # It dies a minute after it came up, and is listed as running for ever.
+    job = w.slurm.submit(JobSpec(run_s=200))
+    claim = running(w, job)
+    until(w, lambda: w.slurm.job(job).restarts == 1, 200)
+    assert running(w, job, 300).id != claim.id
+    ends_well(w, job)
+
+
+def test_an_end_that_is_promised_and_does_not_come_is_asked_for_again(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="sim")
+    job = w.slurm.submit(JobSpec(run_s=30))
+    running(w, job)
+    w.kits["alpha"].fail("ending ignored", 3)
+    until(w, lambda: not w.living(), 400)
+    w.calm(1.0)
+    ends_well(w, job)
+
+
+@pytest.mark.parametrize("after_s", [1.0, 15.0, 27.0, 60.0])
+def test_slurmctld_that_is_down_stops_nothing_that_runs_and_starts_nothing(world: World, after_s: float) -> None:
+    job = world.slurm.submit(JOB)
+    world.run(after_s)
+    made = len(world.made())
+    world.slurm.stop()
+    world.run(900)
+    world.slurm.start()
+    assert len(world.made()) == made
+    assert len(world.living()) == made or after_s < 60, "no machine is ended blindly"
+    until(world, lambda: world.states(job)[0] in (RUNNING, COMPLETED), 200)
+    ends_well(world, job)
+    assert world.slurm.job(job).restarts == 0
+
+
+def test_a_full_disk_means_no_launch_and_harms_no_job(world: World) -> None:
+    job = world.slurm.submit(JobSpec(run_s=400))
+    running(world, job)
+    made = len(world.made())
+    world.disk.writes_left = 0
+    waiting = world.slurm.submit(JobSpec(nodes=2, exclusive=True))
+    world.run(300)
+    assert world.reconciler is not None
+    assert "No space" in world.reconciler.alarm
+    assert len(world.made()) == made
+    assert world.states(job) == [RUNNING]
+    world.disk.writes_left = None
+    until(world, lambda: set(world.states(waiting)) == {RUNNING}, 120)
+    assert world.reconciler.alarm == ""
+    ends_well(world, job, waiting)
+
+
+@pytest.mark.parametrize("writes", range(1, 12))
+def test_a_disk_that_fills_up_on_the_way_leaves_one_machine_a_claim(world: World, writes: int) -> None:
+    world.run(5)
+    world.disk.writes_left = writes
+    jobs = [world.slurm.submit(JobSpec(run_s=30, cpus_per_node=4)) for _ in range(2)]
+    world.run(120)
+    world.disk.writes_left = None
+    until(world, lambda: all(world.states(job) == [COMPLETED] for job in jobs), 400)
+    ends_well(world, *jobs)
+
+
+@pytest.mark.parametrize("hours", [-5.0, 3.0])
+@pytest.mark.parametrize("after_s", [10.0, 100.0])
+def test_a_clock_that_jumps_ends_nothing_early_and_keeps_nothing_longer(
+    tmp_path: Path, template: Path, hours: float, after_s: float
+) -> None:
+    w = World(tmp_path, template=template, conf=SLURM_PATIENT)
+    job = w.slurm.submit(JobSpec(run_s=300, time_limit_s=20 * 3600))
+    w.run(after_s)
+    w.clock.jump(hours * 3600)
+    until(w, lambda: w.states(job) == [COMPLETED], 400)
+    assert len(w.made()) == 1
+    assert w.slurm.job(job).restarts == 0
+    until(w, lambda: not w.living(), KEEP_ALIVE_S + 60)
+
+
+def test_a_machine_that_dies_under_its_job_is_replaced_and_the_job_runs_again(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    claim = running(world, job)
+    one = world.instance_of(claim)
+    world.kits[one.provider].lose(one.id)
+    until(world, lambda: world.states(job) == [PENDING], 60)
+    assert world.store.claim(claim.id).error == "lost"
+    assert running(world, job, 120).id != claim.id
+    ends_well(world, job)
+    assert world.store.claim(claim.id).cost(world.clock.now()) > 0
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_boot_that_hangs_or_fails_is_given_up_and_the_next_offer_taken(world: World, n: int) -> None:
+    world.kits["alpha"].fail("bad boot", n)
+    job = world.slurm.submit(JOB)
+    claim = running(world, job, TUNING.boot_timeout_s + 90)
+    assert claim.offer.provider == "beta"
+    assert [c.state for c in world.all_claims() if c.id != claim.id and c.instance_id] != [ClaimState.OPEN]
+    until(world, lambda: len(world.living()) == 1, 60)
+    ends_well(world, job)
+
+
+def test_a_machine_that_is_not_as_promised_is_never_given_to_slurm(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="sim")
+    w.kits["alpha"].fail("bad boot", 3)
+    job = w.slurm.submit(JOB)
+    assert running(w, job, 120).offer.provider == "beta"
+    failed = next(c for c in w.all_claims() if c.offer.provider == "alpha")
+    assert "1 GPU" in " ".join(e.reason for e in w.store.history(failed.id))
+    ends_well(w, job)
+
+
+@pytest.mark.parametrize("way", list(Idempotency))
+@pytest.mark.parametrize("kind", ["answers lost", "requests lost", "requests late"])
+@pytest.mark.parametrize("delay", [Delay(), Delay(before_s=40.0), Delay(after_s=40.0)])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_launch_without_an_answer_makes_one_machine(
+    tmp_path: Path, template: Path, way: Idempotency, kind: str, delay: Delay, crash: bool
+) -> None:
+    w = World(tmp_path, template=template, alpha="none", beta=way, lag_s=4.0)
+    w.run(5)
+    w.kits["beta"].fail(kind, 2)
+    w.delays["beta"] = delay
+    job = w.slurm.submit(JOB)
+    if crash:
+        until(w, lambda: w.asked("beta"), 60)
+        w.kill()
+        w.start()
+    running(w, job, 300)
+    assert len([i for i in w.made() if i.alive]) == 1
+    ends_well(w, job)
+    assert len(w.made()) == 1
+
+
+def test_a_second_burstd_does_not_start(world: World, tmp_path: Path) -> None:
+    with pytest.raises(StoreLocked, match="Another burstd"):
+        Store.open(tmp_path / "burstd.db", world.clock)
+
+
+def test_without_the_gate_slurms_own_choice_is_served(world: World) -> None:
+    world.run(20)
+    world.kill()
+    world.slurm.lose_reservations()
+    job = world.slurm.submit(JOB)
+    world.clock.advance(5)
+    assert world.states(job) == [JobState.CONFIGURING]
+    world.start()
+    running(world, job, 120)
+    ends_well(world, job)
+
+
+@pytest.mark.parametrize("what", ["off", "down", "drain"])
+def test_a_node_that_an_administrator_takes_away_does_not_stay_and_cost(world: World, what: str) -> None:
+    job = world.slurm.submit(JobSpec(run_s=30))
+    claim = running(world, job)
+    until(world, lambda: world.states(job) == [COMPLETED], 60)
+    match what:
+        case "off":
+            world.slurm.power_down([claim.slot], force=True)
+        case "down":
+            world.slurm.down([claim.slot], ADMINS)
+        case _:
+            world.slurm.drain([claim.slot], ADMINS)
+    until(world, lambda: not world.living(), 300)
+    ends_well(world, job)
+
+
+def test_at_the_start_every_slot_is_behind_the_gate(world: World) -> None:
+    world.run(5)
+    [gate] = world.slurm.reservations()
+    assert (gate.name, gate.nodes) == (SLURM.gate, SLOTS)

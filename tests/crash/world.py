@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import policies.idle as policies_idle
@@ -38,6 +39,7 @@ TUNING = Tuning(
 )  # fmt: skip
 PACE = Pace(tick_s=10, poll_s=5, slurm_fast_s=1, cloud_poll_s=20, cloud_fast_s=3, prove_retry_s=3)
 SLURM = SlurmConf(resume_timeout_s=200, suspend_timeout_s=8, ping_s=10, slurmd_timeout_s=60, requeue_delay_s=15)
+SLURM_PATIENT = replace(SLURM, resume_timeout_s=24 * 3600.0, suspend_timeout_s=8.0)
 KEEP_ALIVE_S = 60.0
 LISTINGS_S = 3 * PACE.cloud_poll_s
 _PROVIDER_CALLS = frozenset(["launch", "instances", "terminate", "leftovers", "remove", "offers"])
@@ -96,6 +98,8 @@ class World:
         self.workers = QueuedWorkers(self.clock, self.delays)
         self.due = self.clock.now()
         self.reconciler: Reconciler | None = None
+        self.calls: list[str] = []
+        """Calls to clouds and machines that were made: ``alpha.launch``."""
         keep = policies_idle.plugin.make(policies_idle.Settings(keep_alive_s=KEEP_ALIVE_S))
         self._rules = Rules(pools(), (keep, *policies), tuning)
         self._path = folder / "burstd.db"
@@ -148,8 +152,10 @@ class World:
             pace=PACE,
             store=store_that_may_die(self._store, self.bomb, self.disk),
             scheduler=slurm_that_may_die(self.slurm, self.bomb, self.line),
-            providers={n: dying_calls(k.provider, self.bomb, n, _PROVIDER_CALLS) for n, k in self.kits.items()},
-            prover=dying_calls(SimProver(self.machines), self.bomb, "prover", _PROVER_CALLS),
+            providers={
+                n: dying_calls(k.provider, self.bomb, n, _PROVIDER_CALLS, self.calls) for n, k in self.kits.items()
+            },
+            prover=dying_calls(SimProver(self.machines), self.bomb, "prover", _PROVER_CALLS, self.calls),
             workers=self.workers,
             clock=self.clock,
             user_data=lambda pool, provider: f"#cloud-config\n# {pool.name} {provider}\n",
@@ -228,6 +234,15 @@ class World:
     def claim_on(self, slot: str) -> Claim:
         """The live claim of a slot."""
         return next(c for c in self.claims() if c.slot == slot)
+
+    @property
+    def listings(self) -> list[str]:
+        """Providers whose instances were listed, in order."""
+        return [call.partition(".")[0] for call in self.calls if call.endswith(".instances")]
+
+    def asked(self, cloud: str) -> bool:
+        """A launch has gone out to this cloud."""
+        return f"{cloud}.launch" in self.calls
 
     def made(self) -> list[Made]:
         """Our instances that ever were, in all clouds."""
