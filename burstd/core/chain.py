@@ -12,7 +12,7 @@ from dataclasses import replace
 from burstd.core.demand import demand
 from burstd.core.pins import pin
 from burstd.core.placement import place
-from burstd.model.claim import ClaimState
+from burstd.model.claim import Cause, ClaimState
 from burstd.model.offer import Offer
 from burstd.model.policy import Policy, PolicyFailed, Remark, Target, Want, dropped
 from burstd.model.snapshot import SlurmView, Snapshot
@@ -44,9 +44,10 @@ def _evaluate(policy: Policy, snapshot: Snapshot, target: Target) -> Target | Po
     name = str(getattr(policy, "name", type(policy).__name__))
     try:
         found = policy.evaluate(snapshot, target)
+        # Inside as well: what it returned may be anything, down to None for the wants.
+        fault = _fault(found, target, snapshot)
     except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises becomes a result, and a HOLD
         return PolicyFailed(name, f"{type(error).__name__}: {error}")
-    fault = _fault(found, target, snapshot)
     return PolicyFailed(name, fault) if fault else found
 
 
@@ -56,6 +57,9 @@ def _fault(after: object, before: Target, snapshot: Snapshot) -> str:
         return f"it returned {type(after).__name__}, not a Target"
     if after.remarks[: len(before.remarks)] != before.remarks:
         return "it removed or changed remarks of others"
+    strange = next((r for r in after.remarks if not isinstance(r, Remark)), None)
+    if strange is not None:
+        return f"it remarks {type(strange).__name__}, not a Remark"
     if after.placed != before.placed or after.failed:
         return "it changed what is not a policy's to change (placed, failed)"
     for pool, offers in after.offers.items():
@@ -78,11 +82,13 @@ def _want_fault(want: object, allowed: AllowedOffers, snapshot: Snapshot) -> str
     pool = snapshot.pools.get(want.pool)
     if pool is None:
         return f"it wants nodes of pool {want.pool!r}, which does not exist"
+    if not isinstance(want.cause, Cause):
+        return f"it wants nodes of pool {want.pool} for the cause {want.cause!r}, which is no Cause"
     if want.nodes < 1:
         return f"it wants {want.nodes} nodes of pool {want.pool}"
     if not _within(want.offers, allowed.get(want.pool, ())):
         return f"it wants nodes of pool {want.pool} by offers that are not to be had"
-    if want.slots and (len(want.slots) != want.nodes or not set(want.slots) <= set(pool.slots)):
+    if want.slots and not len(want.slots) == want.nodes == len(set(want.slots) & set(pool.slots)):
         return f"it wants {want.nodes} node(s) of pool {want.pool} on slots that do not match"
     return ""
 

@@ -60,6 +60,13 @@ def adding(*some: Any) -> Callable[[Target], Target]:
         ),
         (adding(want(slots=("x1",))), "it wants 1 node(s) of pool cpu on slots that do not match"),
         (
+            adding(want(nodes=2, slots=("cpu1", "cpu1"))),
+            "it wants 2 node(s) of pool cpu on slots that do not match",
+        ),
+        (adding(want(cause="mine")), "it wants nodes of pool cpu for the cause 'mine', which is no Cause"),
+        (lambda t: replace(t, wants=None), "TypeError: 'NoneType' object is not iterable"),
+        (lambda t: replace(t, remarks=(*t.remarks, "done")), "it remarks str, not a Remark"),
+        (
             lambda t: replace(t, releases=(Release("c-cpu3", "cpu", "go"),)),
             "it releases 'c-cpu3', which is no idle node",
         ),
