@@ -96,8 +96,11 @@ class Pins:
         """Forgets all but these claims."""
         if not self._directory.is_dir():
             return
+        writing = f".{os.getpid()}"
         for file in self._directory.iterdir():
-            if file.name not in claim_ids:
+            # Another thread may be writing one this moment; what a process that is gone left unfinished goes.
+            unfinished = file.name.startswith(".") and file.name.endswith(writing)
+            if file.name not in claim_ids and not unfinished:
                 file.unlink(missing_ok=True)
 
     def _file(self, claim_id: str) -> Path:

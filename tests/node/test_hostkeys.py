@@ -57,6 +57,11 @@ def test_pins_outlive_the_process_and_end_with_the_claim(tmp_path: Path) -> None
     assert Pins(tmp_path / "pins").get("c1") == known
     pins.keep(["c2"])
     assert pins.get("c1") is None
+    half, dead = tmp_path / "pins" / f".c3.{os.getpid()}", tmp_path / "pins" / ".c4.1"
+    half.touch()
+    dead.touch()
+    pins.keep(["c2"])
+    assert (half.exists(), dead.exists()) == (True, False), "what a thread writes this moment is left alone"
     assert pins.get("c2") == HostKeys(Trust.FIRST_USE, frozenset({ED}))
     with pytest.raises(ValueError, match="no claim id"):
         pins.get("../c2")
