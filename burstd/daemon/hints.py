@@ -12,7 +12,7 @@ import structlog
 
 from burstd.daemon.wake import Wake
 from burstd.model.clock import Clock
-from burstd.model.errors import SchedulerUnavailable
+from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.settings import Settings
 from burstd.slurm.commands import Commands
 from burstd.slurm.controller import ask
@@ -62,7 +62,7 @@ class Hints:
     def _set_up(self) -> None:
         try:
             controller = ask(self._commands)
-        except SchedulerUnavailable:
+        except (SchedulerUnavailable, SchedulerRefused):
             return  # The loop says so already.
         self._power.allow(controller.slurm_uid)
         if os.geteuid() == 0:
