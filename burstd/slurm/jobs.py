@@ -27,6 +27,8 @@ EXCLUDED_IN_FORMAT = (24, 5, 0)
 """From this version on squeue's long format knows excluded nodes; before, only its short format does."""
 EXCLUDED_COMMAND = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A %x")
 
+Row = tuple[tuple[str, ...], tuple[str, ...]]
+"""The text of a row, then the nodes that its job excludes, where those are told apart."""
 _STATES = {state.value: state for state in JobState}
 
 
@@ -56,19 +58,35 @@ def parse_jobs(
     drawn: str,
     translate: Callable[[float], float],
     excluded: Mapping[str, tuple[str, ...]] | None = None,
+    known: dict[Row, Job] | None = None,
 ) -> tuple[Job, ...]:
-    """The output of ``command(drawn)``. ``excluded``: what ``parse_excluded`` gave, where it is needed."""
+    """The output of ``command(drawn)``. ``excluded``: what ``parse_excluded`` gave, where it is needed.
+
+    ``known``: the jobs of the last call by their rows. A row that is there again need not be read again, which is most
+    of a long queue; it is left with the rows of this call.
+    """
     pieces = text.split(drawn)
+    before, excluded = known or {}, excluded or {}
+    now: dict[Row, Job] = {}
     found = []
     for start in range(0, len(pieces) - len(_FREE), len(_FREE)):
-        *own, first = pieces[start].removeprefix("\n").split(_SEPARATOR, len(_OWN))
-        fields = dict(zip(_OWN, own, strict=True))
-        fields.update(zip(_FREE, [first, *pieces[start + 1 : start + len(_FREE)]], strict=True))
-        found.append(_job(fields, translate, excluded or {}))
+        own = pieces[start].removeprefix("\n")
+        texts = (own, *pieces[start + 1 : start + len(_FREE)])
+        row = (texts, excluded.get(own.partition(_SEPARATOR)[0], ()))
+        job = now[row] = before.get(row) or _job(_fields(texts), translate, row[1])
+        found.append(job)
+    if known is not None:
+        known.clear()
+        known.update(now)
     return tuple(found)
 
 
-def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: Mapping[str, tuple[str, ...]]) -> Job:
+def _fields(texts: tuple[str, ...]) -> dict[str, str]:
+    *own, first = texts[0].split(_SEPARATOR, len(_OWN))
+    return dict(zip((*_OWN, *_FREE), (*own, first, *texts[1:]), strict=True))
+
+
+def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:
     shown = f["JobArrayID"]
     array_job, tasks = "", ""
     if "_" in shown:
@@ -115,7 +133,7 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: Ma
         end=instant(f["EndTime"], translate),
         eligible=instant(f["EligibleTime"], translate),
         node_list=hosts(f["NodeList"]) or hosts(f["ReqNodes"]),
-        excluded_nodes=hosts(f["ExcNodes"]) or excluded.get(f["JobID"], ()),
+        excluded_nodes=hosts(f["ExcNodes"]) or excluded,
         reservation=word(f["Reservation"]),
         licenses=word(f["Licenses"]),
         dependency=word(f["Dependency"]),

@@ -29,6 +29,7 @@ class CommandScheduler:
         self._commands = commands or Commands()
         self._translate = translate
         self._gate = gate_name
+        self._rows: dict[jobs.Row, Job] = {}
 
     def version(self) -> tuple[int, int, int]:
         """See Scheduler."""
@@ -40,7 +41,7 @@ class CommandScheduler:
         if self.version() < jobs.EXCLUDED_IN_FORMAT:
             excluded = jobs.parse_excluded(self._commands(*jobs.EXCLUDED_COMMAND))
         drawn = jobs.draw_word()
-        return jobs.parse_jobs(self._commands(*jobs.command(drawn)), drawn, self._translate, excluded)
+        return jobs.parse_jobs(self._commands(*jobs.command(drawn)), drawn, self._translate, excluded, self._rows)
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""

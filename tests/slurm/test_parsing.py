@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.model.job import JobState
+from burstd.model.job import Job, JobState
 from burstd.model.shape import Gres
 from burstd.slurm import jobs, text
 from burstd.slurm.commands import Commands
@@ -121,6 +121,18 @@ def test_excluded_nodes_of_old_versions_come_from_a_second_list() -> None:
     assert excluded == {"7": ("cl1", "cl2")}
     first, second = jobs.parse_jobs(row() + row(JobID="8", JobArrayID="8"), WORD, later, excluded)
     assert (first.excluded_nodes, second.excluded_nodes) == (("cl1", "cl2"), ())
+
+
+def test_rows_that_come_again_are_not_read_again() -> None:
+    known: dict[jobs.Row, Job] = {}
+    seven, eight = row(), row(JobID="8", JobArrayID="8")
+    first = jobs.parse_jobs(seven + eight, WORD, later, {}, known)
+    again = jobs.parse_jobs(seven.replace("Priority", "Resources") + eight, WORD, later, {}, known)
+    assert [j.reason for j in again] == ["Resources", "Priority"]
+    assert again[1] is first[1]
+    (gone,) = jobs.parse_jobs(eight, WORD, later, {"8": ("cl1",)}, known)
+    assert gone.excluded_nodes == ("cl1",)
+    assert len(known) == 1
 
 
 @pytest.mark.parametrize(
