@@ -28,13 +28,25 @@ from burstd.daemon.wake import Wake
 from burstd.daemon.workers import ThreadWorkers
 from burstd.model.command import CommandResult
 from burstd.model.offer import Pool
+from burstd.model.policy import Policy
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import SlurmView
-from burstd.settings import Plugins, Resolved, Settings, SettingsError, diff, load, pools, resolve, until_restart
+from burstd.settings import (
+    Fault,
+    Plugins,
+    Resolved,
+    Settings,
+    SettingsError,
+    diff,
+    load,
+    pools,
+    resolve,
+    until_restart,
+)
 from burstd.slurm.commands import Commands as SlurmCommands
 from burstd.slurm.hostlist import expand
-from burstd.store import Store
+from burstd.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -60,9 +72,16 @@ def prepare(path: Path) -> Ready:
 
 
 def rules(ready: Ready) -> Rules:
-    """What may change while the daemon runs."""
-    policies = tuple(chosen.plugin.make(chosen.settings) for chosen in ready.resolved.policies)
-    return Rules(ready.pools, policies, ready.settings.tuning)
+    """What may change while the daemon runs. Raises SettingsError for a policy that cannot be made of its settings."""
+    policies: list[Policy] = []
+    for chosen in ready.resolved.policies:
+        try:
+            policies.append(chosen.plugin.make(chosen.settings))
+        except Exception as error:
+            # Foreign code: a reload must not end the daemon.
+            text = f"the policy cannot be made: {type(error).__name__}: {error}"
+            raise SettingsError(ready.settings.source, [Fault(("policies", chosen.name), text)]) from error
+    return Rules(ready.pools, tuple(policies), ready.settings.tuning)
 
 
 def pace(settings: Settings) -> Pace:
@@ -87,6 +106,7 @@ def run(ready: Ready) -> None:
         clock = SteadyClock()
         store = Store.open(settings.database, clock)
         stack.callback(store.close)
+        clock.not_before(store.last_time())
         wake = Wake()
         scheduler = make.scheduler(settings, clock)
         providers: dict[str, Provider] = {}
@@ -139,16 +159,20 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
         nonlocal current
         try:
             fresh = prepare(current.path)
+            settings = until_restart(current.settings, fresh.settings)
+            taken = Ready(fresh.path, settings, fresh.resolved, pools(settings, expand))
+            reconciler.reload(rules(taken))
         except SettingsError as error:
             log.error("settings not taken, the old ones stay in force", error=str(error))
             return CommandResult(str(error), done=False, changed=False)
         changes = diff(current.settings, fresh.settings)
-        settings = until_restart(current.settings, fresh.settings)
-        current = Ready(fresh.path, settings, fresh.resolved, pools(settings, expand))
-        reconciler.reload(rules(current))
+        current = taken
         logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
         log.info("settings taken", by=by, changes=str(changes))
-        parts.store.append("daemon", new="reloaded", reason=str(changes), cause=by)
+        try:
+            parts.store.append("daemon", new="reloaded", reason=str(changes), cause=by)
+        except StoreError as error:
+            log.error("the reload could not be recorded", error=str(error))
         return CommandResult(str(changes))
 
     commands = Commands(parts.store, reconciler, parts.clock, reload)

@@ -9,11 +9,19 @@ JUMP_S = 5.0
 
 
 class SteadyClock:
-    """Starts at the system's time and then runs with the monotonic clock: jumps do not reach the timeouts."""
+    """Starts at the system's time, then runs with the monotonic clock: jumps do not reach the timeouts."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
         self._known = self._offset
+
+    def not_before(self, known: float) -> None:
+        """Goes on from ``known``, the last time on record, where the system's time has been set back since.
+
+        Else what was written down then would lie in the future, and everything that waits for a later listing, or for
+        the end of a pause, would wait for as long.
+        """
+        self._offset += max(0.0, known - self.now())
 
     def now(self) -> float:
         """burstd's time, in seconds since 1970."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func, or_, select
 
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.clock import Clock
@@ -180,6 +180,11 @@ class Reader:
         with self._reading() as connection:
             rows = connection.execute(select(EVENT).where(*wanted).order_by(order).limit(limit)).mappings()
             return tuple(_event(row) for row in rows)
+
+    def last_time(self) -> float:
+        """When the latest event was written; 0 where there is none."""
+        with self._reading() as connection:
+            return float(connection.execute(select(func.max(EVENT.c.time))).scalar() or 0.0)
 
     def history(self, claim_id: str) -> tuple[Event, ...]:
         """Every event of one claim, oldest first."""
