@@ -1,4 +1,4 @@
-"""Since when pending jobs have had room on open nodes without being started. The daemon keeps the answer in memory.
+"""Since when pending jobs have had room on open nodes without being started. The daemon keeps the answers in memory.
 
 A job that Slurm leaves pending although a node fits it would otherwise wait for ever (a limit that burstd cannot see,
 CPUs that only look free), or keep an open machine for ever. Placement stops trusting such room after a while.
@@ -7,8 +7,9 @@ CPUs that only look free), or keep an open machine for ever. Placement stops tru
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
-from burstd.core.packer import NODE_TRUST_S
+from burstd.core.packer import NODE_TRUST_S, OPEN_TRUST_S
 from burstd.model.claim import ClaimState
 from burstd.model.policy import Target
 from burstd.model.snapshot import SlurmView, Snapshot
@@ -23,11 +24,30 @@ def covered_since(known: Mapping[str, float], snapshot: Snapshot, target: Target
         return dict(known)
     closed = {claim.slot for claim in snapshot.claims if claim.state is not ClaimState.OPEN}
     open_for = {job for job, names in target.placed.items() if closed.isdisjoint(names)}
-    waiting = {job.id for job in snapshot.slurm.jobs} if known else set()
+    return _kept(known, open_for, snapshot.slurm, snapshot.now, NODE_TRUST_S)
+
+
+def tried_since(known: Mapping[str, float], snapshot: Snapshot, target: Target) -> dict[str, float]:
+    """The new ``Progress.tried_since``: as above, of those that have burst nodes among their room.
+
+    Without it a job that Slurm never starts would be given one machine after the other: each is closed when it has
+    stood open in vain, and then there is no open room any more that could be mistrusted.
+    """
+    if not isinstance(snapshot.slurm, SlurmView):
+        return dict(known)
+    slots = {claim.slot for claim in snapshot.claims if claim.state is ClaimState.OPEN}
+    closed = {claim.slot for claim in snapshot.claims} - slots
+    open_for = {job for job, names in target.placed.items() if closed.isdisjoint(names) and not slots.isdisjoint(names)}
+    return _kept(known, open_for, snapshot.slurm, snapshot.now, OPEN_TRUST_S)
+
+
+def _kept(
+    known: Mapping[str, float], open_for: AbstractSet[str], slurm: SlurmView, now: float, trust_s: float
+) -> dict[str, float]:
+    waiting = {word for job in slurm.jobs for word in (job.id, job.het_job_id)} if known else set()
     kept = {
         job: since
         for job, since in known.items()
-        if snapshot.now - since < FORGET_S
-        and (job in open_for or (job in waiting and snapshot.now - since > NODE_TRUST_S))
+        if now - since < FORGET_S and (job in open_for or (job.partition("_")[0] in waiting and now - since > trust_s))
     }
-    return {job: kept.get(job, snapshot.now) for job in open_for} | kept
+    return {job: kept.get(job, now) for job in open_for} | kept

@@ -34,7 +34,7 @@ class _Way:
 
 def place_gang(packer: Packer, gang: str, parts: Sequence[Part]) -> Outcome:
     """Places every part or none: one job of several nodes, or the components of a het job."""
-    done = Outcome(left=1)
+    done = Outcome(left=1, given_up=packer.given_up(gang))
     taken: list[Taken] = []
     slots: list[tuple[str, str]] = []
     bins: list[Bin] = []
@@ -159,7 +159,7 @@ def _candidates(
     if pattern.named:
         usable = iter(sorted(usable, key=lambda b: b.name not in pattern.named))
     yield from ((b, b.name, Decimal(0)) for b in usable)
-    if done.stuck:
+    if done.stuck or done.given_up:
         return
     for route in pattern.routes:
         pool = route.pool

@@ -31,6 +31,8 @@ class Outcome:
     left: int = 0
     stuck: str = ""
     """The open node that fits it and on which Slurm does not start it."""
+    given_up: bool = False
+    """Open burst nodes were there for it for long, and Slurm did not start it: it gets no new ones for an hour."""
     lacking: int = 0
     """Which part of a gang found no room."""
 
@@ -73,6 +75,7 @@ class Packer:
         """New slots of gangs, by gang."""
         self._free = {pool: dict.fromkeys(slots) for pool, slots in capacity.free.items()}
         self._covered_since = snapshot.progress.covered_since
+        self._tried_since = snapshot.progress.tried_since
 
     def place_single(self, job: Job, pattern: Pattern, tasks: int) -> Outcome:
         """Places jobs of one node: as many of the tasks as there is room for."""
@@ -87,7 +90,8 @@ class Packer:
             self._fill(self._made_for[job.id], 0, job, pattern, done)
         pattern.cursor_open = self._fill(self.open, pattern.cursor_open, job, pattern, done)
         pattern.cursor_later = self._fill(self.later, pattern.cursor_later, job, pattern, done)
-        while done.left and not done.stuck:
+        done.given_up = self.given_up(job.id)
+        while done.left and not done.stuck and not done.given_up:
             found = self._new_bin(pattern, done.left)
             if found is None:
                 break
@@ -140,6 +144,11 @@ class Packer:
             done.stuck = found.name
             return True
         return False
+
+    def given_up(self, job: str) -> bool:
+        """True for a job or gang that open burst nodes have not helped."""
+        since = self._tried_since.get(job)
+        return since is not None and self.now - since > OPEN_TRUST_S
 
     def _new_bin(self, pattern: Pattern, tasks: int) -> Bin | None:
         """A new slot of the pool that holds all that is left of the pattern for the least money."""

@@ -111,8 +111,9 @@ class _Placement:
                 continue
             one = place_gang(packer, gang, parts)
             done.stuck = done.stuck or one.stuck
+            done.given_up = done.given_up or one.given_up
             if one.left:
-                if single and not one.stuck:
+                if single and not one.stuck and not one.given_up:
                     patterns[0].full = True
                 done.lacking = one.lacking
                 continue

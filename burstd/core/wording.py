@@ -67,6 +67,11 @@ class Wording:
                 f"it fits {done.stuck}, which is open, but Slurm has not started it there for more than"
                 f" {OPEN_TRUST_S / 60:.0f} min; no machine is started for it meanwhile"
             )
+        if done.given_up:
+            return "wait", (
+                f"open nodes that fit it were there for more than {OPEN_TRUST_S / 60:.0f} min and Slurm did not start"
+                " it; for an hour no machine is started for it"
+            )
         for pattern in patterns:
             if pattern.why is None:
                 pattern.why = self._why(pattern)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from burstd.daemon.observer import Observer, Pace
-from burstd.model.plan import Action
+from burstd.model.plan import Action, Bind
 from burstd.model.snapshot import Progress
 
 REFUSED_S = 5.0
+UNBINDABLE_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class Memory:
     """What a claim's machine said when it was not ready, for the day when its time is over."""
     tidied: dict[str, float] = field(default_factory=dict)
     bound_since: dict[str, float] = field(default_factory=dict)
+    unbindable: dict[str, float] = field(default_factory=dict)
+    tried_since: Mapping[str, float] = field(default_factory=dict)
     covered_since: Mapping[str, float] = field(default_factory=dict)
     refusals: dict[Action, tuple[float, str]] = field(default_factory=dict)
 
@@ -58,6 +61,9 @@ class Memory:
         """Slurm said no: the same step is not tried again for a few seconds."""
         self.refusals = {a: kept for a, kept in self.refusals.items() if now - kept[0] < 2 * REFUSED_S}
         self.refusals[action] = (now, error)
+        if isinstance(action, Bind):
+            self.unbindable = {job: at for job, at in self.unbindable.items() if now - at < UNBINDABLE_S}
+            self.unbindable[action.job_id] = now
 
     def alarms(self, now: float) -> list[str]:
         """What Slurm refused in the last seconds."""
@@ -81,6 +87,8 @@ class Memory:
             strays=dict(observer.strays),
             tidied=dict(self.tidied),
             bound_since=dict(self.bound_since),
+            unbindable=frozenset(job for job, at in self.unbindable.items() if now - at < UNBINDABLE_S),
+            tried_since=dict(self.tried_since),
             covered_since=dict(self.covered_since),
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from burstd.core.covered import covered_since
+from burstd.core.covered import covered_since, tried_since
 from burstd.core.decide import decide
 from burstd.core.tuning import Tuning
 from burstd.daemon.executor import Executor
@@ -103,6 +103,7 @@ class Reconciler:
             snapshot = self.observe()
             plan = decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
+            self._memory.tried_since = tried_since(self._memory.tried_since, snapshot, plan.target)
             self._memory.covered_since = covered_since(self._memory.covered_since, snapshot, plan.target)
             changed += self._executor.apply(plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
@@ -115,6 +116,8 @@ class Reconciler:
             self._raise_alarm(f"the record cannot be written: {error}")
             return STORE_RETRY_S
         failed = [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
+        ownerless = sorted({c.offer.provider for c in snapshot.claims} - snapshot.clouds.keys())
+        failed += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot)
 

@@ -111,6 +111,10 @@ class Progress:
     """When Slurm was last told to power a slot down, for those without a machine."""
     bound_since: Mapping[str, float] = field(default_factory=dict)
     """When a job was bound to its nodes."""
+    unbindable: frozenset[str] = frozenset()
+    """Jobs that Slurm would not take into a reservation of their own: their nodes are opened to all."""
+    tried_since: Mapping[str, float] = field(default_factory=dict)
+    """Since when pending jobs (or gangs) have had room on open burst nodes; for an hour where that was in vain."""
     covered_since: Mapping[str, float] = field(default_factory=dict)
     """Since when pending jobs have had room on nodes open to them (see core/covered.py)."""
 
