@@ -130,7 +130,7 @@ class Jobs:
             self._queue.run(self._try)
 
     def _try(self, job: SimJob) -> str:
-        members = self.named(job.het_job_id) if job.het_job_id else [job]
+        members = [m for m in self.named(job.het_job_id) if m.state in ACTIVE] if job.het_job_id else [job]
         if any(m.state is not JobState.PENDING or m.limited_by for m in members):
             return "Resources"
         if job.spec.array_limit:

@@ -303,3 +303,17 @@ def test_at_the_start_every_slot_is_behind_the_gate(world: World) -> None:
     world.run(5)
     [gate] = world.slurm.reservations()
     assert (gate.name, gate.nodes) == (SLURM.gate, SLOTS)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_that_slurm_never_starts_is_not_given_machine_after_machine(
+    tmp_path: Path, template: Path, nodes: int
+) -> None:
+    w = World(tmp_path, template=template)
+    job = w.slurm.submit(JobSpec(nodes=nodes, limited_by="Resources"))
+    w.run(3600)
+    assert len(w.made()) == nodes
+    assert not w.living()
+    w.run(3600)
+    assert len(w.made()) == 2 * nodes, "tried again after an hour"
+    ends_well(w, job)
