@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("burstd.testing.scheduler_contract")
+pytest.register_assert_rewrite("burstd.testing.scheduler_contract", "burstd.testing.slurm_cluster")

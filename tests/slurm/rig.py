@@ -15,7 +15,7 @@ from burstd.slurm.commands import Commands
 from burstd.slurm.hostlist import expand
 from burstd.slurm.power_server import PowerCall, PowerServer
 from burstd.slurm.scheduler import CommandScheduler
-from burstd.testing.scheduler_contract import ClusterUnderTest
+from burstd.testing.slurm_cluster import ClusterUnderTest
 from providers.sandbox.description import Bind
 from providers.sandbox.errors import SandboxError
 from providers.sandbox.rootfs import ensure

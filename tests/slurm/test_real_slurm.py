@@ -13,7 +13,8 @@ from burstd.slurm.commands import Commands
 from burstd.slurm.conf import Wishes
 from burstd.slurm.controller import ask
 from burstd.slurm.events import StateWatch
-from burstd.testing.scheduler_contract import SchedulerContract, submit
+from burstd.testing.scheduler_contract import SchedulerContract
+from burstd.testing.slurm_cluster import submit
 from tests.lab import slurm_files
 from tests.slurm.rig import Rig, rig
 
