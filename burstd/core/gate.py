@@ -13,6 +13,9 @@ from burstd.model.job import Job
 from burstd.model.plan import Action, Bind, Move, SetGate, Unbind
 from burstd.model.policy import Target
 
+RENEW_S = 180 * 86400.0
+"""Slurm ends every reservation within a year: the gate is renewed when less than this is left of it."""
+
 
 def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str] = frozenset()) -> list[Action]:
     """Openings, bindings and closings, in one update of the reservation where it changes at all.
@@ -28,7 +31,10 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     groups = _ready_groups(view, tuning, moving)
     ahead = _queue(view)
     for claims, job in groups:
-        if job is not None and job.id not in bound and _needs_binding(job, len(claims), ahead, tuning):
+        # A binding that was broken off half-way has the nodes and not the job: it is made again.
+        unbound = job is not None and not (job.id in bound and job.reservation)
+        refused = job is not None and job.id in view.snapshot.progress.unbindable
+        if job is not None and unbound and not refused and _needs_binding(job, len(claims), ahead, tuning):
             slots = tuple(c.slot for c in claims)
             reason = f"booted for job {job.id} alone"
             binds.append(Bind(job.id, job.user, tuple(c.id for c in claims), slots, reason))
@@ -42,7 +48,7 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     out |= {c.slot for c in opens}
     desired = view.slots - out
     changes: list[Action] = []
-    if desired != view.gated & view.slots or opens or closes:
+    if desired != view.gated & view.slots or opens or closes or (desired and view.gate_ends - view.now < RENEW_S):
         why = (*("proven and wanted" for _ in opens), *why_closed)
         what = _what(opens, closes) or "the reservation differs from the record"
         changes = [SetGate(desired, what, tuple(c.id for c in opens), tuple(c.id for c in closes), why)]
@@ -104,10 +110,13 @@ def _unbinds(view: View, tuning: Tuning) -> tuple[list[Action], set[str]]:
     """Bindings that have done their work, and the jobs whose nodes are free of them."""
     unbinds: list[Action] = []
     freed: set[str] = set()
-    for job_id in view.snapshot.bound:
+    closing = {claim.slot for claim in view.snapshot.claims if claim.state is S.CLOSING}
+    for job_id, nodes in view.snapshot.bound.items():
         since = view.snapshot.progress.bound_since.get(job_id, view.now)
         if not view.waits(job_id):
             unbinds.append(Unbind(job_id, "the job runs or is gone"))
+        elif closing & nodes:
+            unbinds.append(Unbind(job_id, f"its node {', '.join(sorted(closing & nodes))} is being closed"))
         elif view.now - since > tuning.bind_timeout_s:
             unbinds.append(Unbind(job_id, f"the job did not start within {tuning.bind_timeout_s:.0f} s"))
         else:
@@ -131,6 +140,8 @@ def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Cl
             reason = f"down in Slurm ({node.reason or 'no reason given'})"
         elif claim.id in released and not view.snapshot.paused:
             reason = released[claim.id]
+        elif claim.pool not in view.snapshot.pools and not _at_work(claim, view) and not view.snapshot.paused:
+            reason = f"pool {claim.pool} is not configured any more"
         else:
             continue
         closes.append(claim)
@@ -138,12 +149,23 @@ def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Cl
     return closes, reasons
 
 
+def _at_work(claim: Claim, view: View) -> bool:
+    node = view.node(claim.slot)
+    return node is None or node.busy
+
+
 def hold_ready(view: View, target: Target) -> list[Action]:
     """Ready claims that are not to be opened any more go to CLOSING at once: the gate still holds them."""
     released = {r.claim_id: r.reason for r in target.releases}
     moves: list[Action] = []
     for claim in view.snapshot.claims:
-        if claim.state is S.READY and (claim.id in released or claim.slot in view.snapshot.held_slots):
+        if claim.state is not S.READY:
+            continue
+        if claim.id in released or claim.slot in view.snapshot.held_slots:
             reason = released.get(claim.id, "held by an administrator")
-            moves.append(Move(claim.id, S.READY, S.CLOSING, reason))
+        elif claim.pool not in view.snapshot.pools and not _at_work(claim, view):
+            reason = f"pool {claim.pool} is not configured any more"
+        else:
+            continue
+        moves.append(Move(claim.id, S.READY, S.CLOSING, reason))
     return moves

@@ -28,8 +28,10 @@ class View:
     """Unattached leftovers by claim id."""
     gated: frozenset[str] = frozenset()
     """Slots that the gate holds now."""
+    gate_ends: float = float("inf")
+    """When Slurm would end the gate's reservation by itself."""
     slots: frozenset[str] = frozenset()
-    """Every slot that Slurm knows."""
+    """Every slot that Slurm knows, and those of claims whose pool is not configured any more."""
     claimed: Mapping[str, Claim] = field(default_factory=dict)
     """Live claims by slot."""
 
@@ -78,14 +80,16 @@ def look(snapshot: Snapshot, gate: str) -> View:
             for leftover in cloud.leftovers:
                 if not leftover.attached_to:
                     leftovers.setdefault(leftover.claim_id, []).append(leftover)
-    every = (slot for pool in snapshot.pools.values() for slot in pool.slots)
+    every = {slot for pool in snapshot.pools.values() for slot in pool.slots} | {c.slot for c in snapshot.claims}
+    held = next((r for r in slurm.reservations if r.name == gate), None) if slurm else None
     return View(
         snapshot=snapshot,
         slurm=slurm,
         jobs=_index(slurm.jobs) if slurm else {},
         by_claim=by_claim,
         leftovers={claim: tuple(rest) for claim, rest in leftovers.items()},
-        gated=next((r.nodes for r in slurm.reservations if r.name == gate), frozenset()) if slurm else frozenset(),
+        gated=held.nodes if held else frozenset(),
+        gate_ends=held.end if held and held.end else float("inf"),
         slots=frozenset(slot for slot in every if slurm and slot in slurm.nodes),
         claimed={claim.slot: claim for claim in snapshot.claims},
     )

@@ -44,7 +44,6 @@ from burstd.settings import (
     resolve,
     until_restart,
 )
-from burstd.slurm.commands import Commands as SlurmCommands
 from burstd.slurm.hostlist import expand
 from burstd.store import Store, StoreError
 
@@ -99,7 +98,6 @@ def run(ready: Ready) -> None:
     """Runs the daemon until a signal ends it. Raises BurstdError where it cannot start."""
     settings = ready.settings
     logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
-    make.environment(settings)
     with ExitStack() as stack:
         lock = sockets.single_instance(settings.daemon.state_dir)
         stack.callback(lock.release)
@@ -181,7 +179,7 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     )
     control.start()
     stack.callback(control.stop)
-    hints = Hints(settings, SlurmCommands(), parts.clock, parts.wake)
+    hints = Hints(settings, make.commands(settings), parts.clock, parts.wake)
     hints.start()
     stack.callback(hints.stop)
     notifier = Notifier()

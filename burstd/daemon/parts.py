@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+
+import structlog
 
 from burstd.model.clock import Clock
 from burstd.model.offer import Pool
@@ -14,22 +15,31 @@ from burstd.node.keys import ensure_ssh_key
 from burstd.node.prover import Site, SshProver
 from burstd.node.user_data import UserData, render
 from burstd.settings import Settings
-from burstd.slurm.scheduler import CommandScheduler
+from burstd.slurm.commands import Commands
+from burstd.slurm.pyslurm_scheduler import open_scheduler
+
+log = structlog.get_logger(__name__)
 
 
-def environment(settings: Settings) -> None:
-    """Has Slurm's commands found, and finding their configuration, where the settings say."""
-    if settings.slurm.bin_dir is not None:
-        os.environ["PATH"] = f"{settings.slurm.bin_dir}:{os.environ.get('PATH', os.defpath)}"
-    if settings.slurm.conf is not None:
-        os.environ["SLURM_CONF"] = str(settings.slurm.conf)
+def commands(settings: Settings) -> Commands:
+    """Slurm's commands, found, and finding their configuration, where the settings say."""
+    return Commands(bin_dir=settings.slurm.bin_dir, conf=settings.slurm.conf)
 
 
 def scheduler(settings: Settings, clock: Clock) -> Scheduler:
-    """Slurm, by the interface that the settings name. Its times become burstd's steady ones."""
-    return CommandScheduler(
-        translate=lambda wall: wall + clock.now() - clock.wall() if wall else 0.0, gate_name=settings.slurm.gate
+    """Slurm, by the interface that the settings name. Its times become burstd's steady ones.
+
+    Raises SchedulerUnavailable where the settings insist on a pyslurm that cannot be used.
+    """
+    chosen, why_not = open_scheduler(
+        settings.slurm.interface,
+        commands(settings),
+        lambda wall: wall + clock.now() - clock.wall() if wall else 0.0,
+        settings.slurm.gate,
     )
+    if why_not:
+        log.info("slurm is read through its commands", reason=why_not)
+    return chosen
 
 
 def prover(settings: Settings, slurm: Scheduler, clock: Clock) -> Prover:

@@ -66,6 +66,16 @@ def test_the_gate_is_made_where_it_is_missing() -> None:
     assert step.nodes == set(SLOTS)
 
 
+def test_the_gate_is_renewed_before_slurm_ends_it() -> None:
+    snapshot = snap()
+    slurm = snapshot.slurm
+    assert isinstance(slurm, SlurmView)
+    soon = Reservation("burstd", frozenset(SLOTS), end=NOW + 86400)
+    [step] = moved(replace(snapshot, slurm=replace(slurm, reservations=(soon,))))
+    assert isinstance(step, SetGate)
+    assert step.nodes == set(SLOTS)
+
+
 def test_nothing_to_do_costs_no_call() -> None:
     assert moved(snap(claim("cl1", S.OPEN), gated=SLOTS[1:])) == []
 
@@ -148,6 +158,41 @@ def test_a_binding_that_does_not_take_ends() -> None:
     late = Progress(bound_since={"7": NOW - 61})
     steps = moved(snap(claim("cl1", S.OPEN), bound={"7": frozenset({"cl1"})}, progress=late))
     assert [type(s) for s in steps] == [SetGate, Unbind]
+
+
+def test_a_job_that_slurm_will_not_bind_has_its_nodes_opened_to_all() -> None:
+    members = [claim(s, S.READY, gang="7") for s in ("cl1", "cl2")]
+    [step] = moved(snap(*members, jobs=(job(nodes=2),), progress=Progress(unbindable=frozenset({"7"}))))
+    assert isinstance(step, SetGate)
+    assert step.opens == ("c-cl1", "c-cl2")
+
+
+def test_a_binding_that_was_broken_off_half_way_is_made_again() -> None:
+    members = [claim(s, S.READY, gang="7") for s in ("cl1", "cl2")]
+    bound = {"7": frozenset({"cl1", "cl2"})}
+    [step] = moved(snap(*members, jobs=(job(nodes=2),), bound=bound))
+    assert isinstance(step, Bind), "the reservation is there, and the job is not in it"
+
+
+def test_a_binding_ends_before_its_node_goes() -> None:
+    claims = (claim("cl1", S.CLOSING), claim("cl2", S.OPEN))
+    gate, unbind = moved(snap(*claims, bound={"7": frozenset({"cl1", "cl2"})}))
+    assert isinstance(gate, SetGate)
+    assert gate.nodes == {"cl1", "cl3", "cl4"}
+    assert unbind == Unbind("7", "its node cl1 is being closed")
+
+
+@pytest.mark.parametrize("state", [S.READY, S.OPEN])
+@pytest.mark.parametrize("busy", [False, True])
+def test_nodes_of_a_pool_that_was_taken_away_close_when_idle(state: S, busy: bool) -> None:
+    nodes = {"cl1": up("cl1", cpus_allocated=2 if busy else 0)}
+    snapshot = snap(claim("cl1", state), gated=("cl1",) if state is S.READY else (), nodes=nodes, pools={})
+    view = look(snapshot, "burstd")
+    held = hold_ready(view, Target())
+    moving = frozenset(step.claim_id for step in held if isinstance(step, Move))
+    steps = [*held, *move_gate(view, Target(), TUNING, moving)]
+    closed = [s for s in steps if isinstance(s, Move) or (isinstance(s, SetGate) and s.closes and s.nodes == {"cl1"})]
+    assert len(closed) == (0 if busy else 1)
 
 
 def test_released_nodes_close_but_not_on_hold() -> None:

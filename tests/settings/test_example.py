@@ -33,9 +33,7 @@ def test_the_example_loads_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("table", "model"), [("daemon", Daemon), ("slurm", Slurm), ("node", NodeSettings)])
-def test_the_example_shows_every_key_with_its_default(
-    table: str, model: type[Daemon | Slurm | NodeSettings]
-) -> None:
+def test_the_example_shows_every_key_with_its_default(table: str, model: type[Daemon | Slurm | NodeSettings]) -> None:
     shown = tomllib.loads(ALL_SET)[table]
     assert set(shown) == set(model.model_fields)
     assert not set(tomllib.loads(EXAMPLE.read_text())[table]), "the example must not set what is the default"
