@@ -30,6 +30,10 @@ from burstd.model.provider import Idempotency
 from burstd.model.snapshot import Unavailable
 
 ABSENT_TIMES = 2
+ABSENT_S = 10.0
+"""While other machines boot listings are a second apart: a cloud that leaves one out gets that long to think better."""
+_OFF = frozenset({"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"})
+"""Jobs that Slurm has put on a node with one of these wait for a machine, they do not run on one."""
 
 
 def advance(view: View, tuning: Tuning) -> list[Action]:
@@ -74,6 +78,8 @@ def _lost(claim: Claim, view: View) -> Move | None:
     if seen is None or seen.times < ABSENT_TIMES:
         return None
     instance = view.by_claim.get(claim.id)
+    if instance is None and view.now - seen.first < ABSENT_S:
+        return None
     why = instance.error if instance and instance.error else "the cloud lists it no more"
     return Move(claim.id, claim.state, S.LOST, f"instance {claim.instance_id or claim.id} is gone: {why}", error="lost")
 
@@ -86,6 +92,9 @@ def _planned(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     del tuning
     if claim.id in view.snapshot.progress.busy or view.snapshot.paused:
         return []
+    if claim.pool not in view.snapshot.pools or view.cloud(claim) is None:
+        why = "its pool or provider is not configured any more, nothing was launched"
+        return [Move(claim.id, S.PLANNED, S.GONE, why)]
     if view.slurm and claim.cause is Cause.DEMAND and not any(view.waits(job) for job in claim.jobs):
         return [Move(claim.id, S.PLANNED, S.GONE, "its jobs no longer wait, nothing was launched")]
     return [Launch(claim.id, claim.reason)]
@@ -125,6 +134,8 @@ def _sentence(text: str, detail: str) -> str:
 def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if lost := _lost(claim, view):
         return [lost]
+    if claim.pool not in view.snapshot.pools:
+        return _failed(claim, "pool", f"pool {claim.pool} is not configured any more")
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
         return _failed(claim, "boot", _sentence("the instance is in error", instance.error))
@@ -148,9 +159,15 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
         return _failed(claim, "boot", _sentence("the instance is in error", instance.error))
-    if view.now - claim.since > tuning.prove_timeout_s:
+    at_work = node is not None and node.busy and not node.flags & _OFF and node.address == claim.address
+    # After a long time without burstd: a job that Slurm has started meanwhile runs on it.
+    if view.now - claim.since > tuning.prove_timeout_s and not at_work:
         return _failed(claim, "proof_timeout", f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
-    if claim.id in progress.busy or not claim.address:
+    if claim.pool not in view.snapshot.pools and not at_work:
+        return _failed(claim, "pool", f"pool {claim.pool} is not configured any more")
+    if claim.id in progress.busy or not claim.address or claim.pool not in view.snapshot.pools:
+        return []
+    if view.cloud(claim) is None:
         return []
     if claim.id not in progress.proved:
         return [Prove(claim.id, "to be proven again after a restart")]
@@ -189,6 +206,9 @@ def _closing(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     # The node must be seen idle after the gate came down: until then a job may have got in.
     if view.slurm is None or node is None or claim.slot not in view.gated or view.slurm.read <= claim.since:
         return []
+    if any(claim.slot in nodes for nodes in view.snapshot.bound.values()):
+        # The gate does not keep the job out that the node is bound to; gate.py ends the binding.
+        return []
     if not node.busy:
         return [PowerDown((claim.slot,), False, "closed and idle", (claim.id,))]
     if claim.slot in view.snapshot.held_slots or node.drained:
@@ -218,9 +238,22 @@ def _switch_off(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     return [PowerDown((claim.slot,), True, "its machine is ended")]
 
 
+def _left(claim: Claim, view: View) -> bool:
+    """No job runs on a machine that is not wanted any more, seen after Slurm was told so; one that broke is not asked.
+
+    A job that got in at the last moment keeps its node until it ends, which Slurm then powers down.
+    """
+    if claim.error:
+        return True
+    if view.slurm is None or view.slurm.read <= claim.since:
+        return False
+    node = view.node(claim.slot)
+    return node is None or not node.busy or bool(node.flags & _OFF) or node.address != claim.address
+
+
 def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     cloud = view.cloud(claim)
-    if cloud is None or isinstance(cloud.instances, Unavailable):
+    if cloud is None or isinstance(cloud.instances, Unavailable) or not _left(claim, view):
         return []
     off = _switch_off(claim, view, tuning)
     instance = view.by_claim.get(claim.id)

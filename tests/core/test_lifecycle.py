@@ -58,6 +58,8 @@ def seen(
     idempotency: Idempotency = Idempotency.TOKEN,
     listed: float = NOW - 1,
     paused: str = "",
+    bound: bool = False,
+    configured: bool = True,
     **progress: Any,
 ) -> list[Action]:
     job = Job("7", "ada", JobState.PENDING if waits else JobState.RUNNING, ("burst",), NOW - 200)
@@ -66,11 +68,12 @@ def seen(
     snapshot = Snapshot(
         now=NOW,
         cluster="x",
-        pools={"gpu": POOL},
+        pools={"gpu": POOL} if configured else {},
         slurm=SlurmView((job,), nodes, gate, read=NOW - 0.1) if slurm_up else Unavailable("down", 0),
         clouds={"sky": CloudView((OFFER,), instances, leftovers, listed, idempotency, settle_s=5)},
         claims=(c,),
         paused=paused,
+        bound={"9": frozenset({"cl1"})} if bound else {},
         progress=Progress(**progress),
     )
     return advance(look(snapshot, "burstd"), TUNING)
@@ -94,6 +97,8 @@ def told(actions: list[Action]) -> list[str]:
         ("planned whose job is gone ends unlaunched", claim(S.PLANNED), {"waits": False}, ["Move:gone"]),
         ("planned for Slurm itself is launched", claim(S.PLANNED, cause=Cause.SLURM, jobs=()), {}, ["Launch"]),
         ("nothing is launched on hold", claim(S.PLANNED), {"paused": "hold"}, NONE),
+        ("a pool that was taken away gets none", claim(S.PLANNED), {"configured": False}, ["Move:gone"]),
+        ("nor a provider", claim(S.PLANNED, offer=replace(OFFER, provider="fog")), {}, ["Move:gone"]),
         ("a call under way is waited for", claim(S.LAUNCHING, instance_id=""), {"busy": frozenset({"c1"})}, NONE),
         ("found by its tag", claim(S.LAUNCHING, instance_id=""), {"instances": (instance(),)}, ["Move:booting"]),
         (
@@ -131,6 +136,19 @@ def told(actions: list[Action]) -> list[str]:
         ("a hung boot fails", claim(S.BOOTING, since=NOW - 601), {"instances": (instance(),)}, ["Move:failed"]),
         ("missing once is not gone", claim(S.BOOTING), {"absent": ONCE}, NONE),
         ("missing twice is", claim(S.BOOTING), {"absent": TWICE}, ["Move:lost"]),
+        ("nor twice within seconds", claim(S.OPEN), {"absent": {"c1": Sighting(3, NOW - 3)}, "node": node()}, NONE),
+        (
+            "unless it is listed as ended",
+            claim(S.OPEN),
+            {"absent": {"c1": Sighting(2, NOW - 3)}, "instances": (instance(InstanceState.TERMINATED),)},
+            ["Move:lost"],
+        ),
+        (
+            "of no use without its pool",
+            claim(S.BOOTING),
+            {"instances": (instance(),), "configured": False},
+            ["Move:failed"],
+        ),
         ("an unreadable cloud says nothing", claim(S.OPEN), {"instances": Unavailable("down", 0)}, NONE),
         ("after a restart it is proven again", claim(S.PROVING), {"instances": (instance(),)}, ["Prove"]),
         ("the proven one is announced", claim(S.PROVING), {"proved": frozenset({"c1"})}, ["Register"]),
@@ -177,11 +195,30 @@ def told(actions: list[Action]) -> list[str]:
             ["Start"],
         ),
         ("a proof has its time", claim(S.PROVING, since=NOW - 181), {"instances": (instance(),)}, ["Move:failed"]),
+        (
+            "but not where a job runs that came while burstd was away",
+            claim(S.PROVING, since=NOW - 181),
+            {"instances": (instance(),), "node": node("MIXED", cpus_allocated=1)},
+            ["Prove"],
+        ),
+        (
+            "of a pool that was taken away it has none",
+            claim(S.PROVING),
+            {"instances": (instance(),), "configured": False},
+            ["Move:failed"],
+        ),
+        (
+            "of a provider that was taken away neither",
+            claim(S.PROVING, offer=replace(OFFER, provider="fog")),
+            {},
+            NONE,
+        ),
         ("an open one whose machine is gone", claim(S.OPEN), {"absent": TWICE, "node": node()}, ["Move:lost"]),
         ("an open one is left alone", claim(S.OPEN), {"instances": (instance(),), "node": node()}, NONE),
         ("closed and idle goes", claim(S.CLOSING), {"node": node()}, ["PowerDown"]),
         ("not before Slurm was read anew", claim(S.CLOSING, since=NOW), {"node": node()}, NONE),
         ("not before the gate is down", claim(S.CLOSING), {"node": node(), "gated": False}, NONE),
+        ("not while a job may come through its binding", claim(S.CLOSING), {"node": node(), "bound": True}, NONE),
         ("a job got in: back to work", claim(S.CLOSING), {"node": node("MIXED", cpus_allocated=1)}, ["Move:ready"]),
         (
             "unless somebody drained it",
@@ -195,6 +232,30 @@ def told(actions: list[Action]) -> list[str]:
         ("nothing is told to a dead Slurm", claim(S.FAILED), {"slurm_up": False}, NONE),
         ("learnt first", claim(S.TERMINATING, instance_id=""), {"instances": (instance(),)}, ["Learn"]),
         ("terminated while it is listed", claim(S.TERMINATING), {"instances": (instance(),)}, ["Terminate"]),
+        (
+            "not under a job that got in at the last moment",
+            claim(S.TERMINATING),
+            {"instances": (instance(),), "node": node("MIXED", frozenset({"POWER_DOWN"}), cpus_allocated=1)},
+            NONE,
+        ),
+        (
+            "but where the job waits for the next machine",
+            claim(S.TERMINATING),
+            {"instances": (instance(),), "node": node("ALLOCATED", frozenset({"POWERING_UP"}), cpus_allocated=1)},
+            ["PowerDown", "Terminate"],
+        ),
+        (
+            "nor before Slurm was read anew",
+            claim(S.TERMINATING, since=NOW),
+            {"instances": (instance(),), "node": node()},
+            NONE,
+        ),
+        (
+            "a broken one at once",
+            claim(S.TERMINATING, error="lost"),
+            {"instances": (instance(),), "slurm_up": False},
+            ["Terminate"],
+        ),
         ("asked for where it is not listed", claim(S.TERMINATING), {}, ["Terminate"]),
         ("gone when nothing is listed", claim(S.TERMINATING), ENDED, ["Move:gone"]),
         ("which never was", claim(S.TERMINATING, instance_id=""), {}, ["Move:gone"]),
