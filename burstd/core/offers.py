@@ -51,11 +51,14 @@ BACKOFF: dict[str, _Backoff] = {
     "unavailable": _Backoff(_PROVIDER, 30, 600),
     "request": _Backoff(_TYPE, 300, 4 * 3600),
     "image": _Backoff(_TYPE, 300, 4 * 3600),
+    "user_data": _Backoff(_PROVIDER, 30, 300),
 }
 """By the cause of an error (ProviderError.cause, Claim.error)."""
 _BOOT = _Backoff(_PLACE_AND_TYPE, 120, 3600)
 """Every other cause (boot, boot_timeout, proof, node_down ...): this place does not bring up this type."""
-BY_LAUNCH = frozenset({"capacity", "quota", "rate", "auth", "unavailable", "request", "image", "notfound", "unknown"})
+BY_LAUNCH = frozenset(
+    {"capacity", "quota", "rate", "auth", "unavailable", "request", "image", "user_data", "notfound", "unknown"}
+)
 """Causes that a launch which was carried out disproves; the others are disproved by a node that is ready."""
 
 

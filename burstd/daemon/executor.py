@@ -43,6 +43,9 @@ from burstd.model.provider import ConsoleLog, Provider
 from burstd.model.scheduler import Scheduler
 from burstd.store import ClaimFields, Store
 
+BY_SETTINGS = "pool"
+"""Error of a claim whose pool is not configured any more: that is no fault of the offer's."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -177,7 +180,7 @@ class Executor:
         last_word = self._memory.last_word.get(claim.id, "") if action.new is S.FAILED else ""
         reason = f"{action.reason}; last: {last_word}" if last_word else action.reason
         self._store.move(claim.id, action.old, action.new, reason, **fields)
-        if action.new is S.FAILED:
+        if action.new is S.FAILED and action.error != BY_SETTINGS:
             self._trust.broke(claim.offer, action.error, reason)
         if action.new is S.READY:
             self._trust.worked(claim.offer, ready=True)

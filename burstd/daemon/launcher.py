@@ -12,7 +12,7 @@ from burstd.daemon.workers import Workers
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.clock import Clock
-from burstd.model.errors import OutcomeUnknown, ProviderError, RateLimited
+from burstd.model.errors import BurstdError, OutcomeUnknown, ProviderError, RateLimited
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance
 from burstd.model.offer import Pool
 from burstd.model.plan import Launch, MakeClaim
@@ -83,12 +83,23 @@ class Launcher:
         for claim in claims:
             request = self._store.request(claim.id) if claim.state is S.LAUNCHING else None
             if request is None:
-                request = self._request(claim)
+                try:
+                    request = self._request(claim)
+                except (BurstdError, OSError) as error:
+                    self._give_up(claim, f"its user data cannot be made: {error}")
+                    continue
             # The request is on record before the cloud hears of it; a repeat is word for word the same.
             self._store.record_request(claim.id, request)
             by_provider.setdefault(claim.offer.provider, []).append(request)
         for name, requests in by_provider.items():
             self._call(name, requests)
+
+    def _give_up(self, claim: Claim, reason: str) -> None:
+        """A file of the site's is in the way, which must not keep the rest of the plan from being done."""
+        log.error("machine cannot be asked for", slot=claim.slot, pool=claim.pool, reason=reason)
+        with self._store.batch():
+            self._store.move(claim.id, S.PLANNED, S.GONE, reason, error="user_data")
+            self._trust.broke(claim.offer, "user_data", reason)
 
     def _request(self, claim: Claim) -> LaunchRequest:
         tags = {TAG_CLUSTER: self._cluster, TAG_CLAIM: claim.id, "burstd-slot": claim.slot, "burstd-pool": claim.pool}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,37 @@ def test_a_launch_without_an_answer_makes_one_machine(
     assert len([i for i in w.made() if i.alive]) == 1
     ends_well(w, job)
     assert len(w.made()) == 1
+
+
+def test_a_pool_that_is_taken_away_lets_its_jobs_end_and_its_machines_go(world: World) -> None:
+    job = world.slurm.submit(JobSpec(run_s=100))
+    running(world, job)
+    booting = world.slurm.submit(JobSpec(cpus_per_node=4, run_s=10))
+    until(world, lambda: len(world.claims()) == 2, 20)
+    assert world.reconciler is not None
+    rules = world.reconciler.rules
+    world.reconciler.reload(replace(rules, pools={}))
+    until(world, lambda: len(world.living()) <= 1, 60)
+    assert world.states(job) == [RUNNING]
+    until(world, lambda: not world.claims(), 300)
+    assert world.states(job) == [COMPLETED]
+    assert world.store.breakers() == ()
+    world.reconciler.reload(rules)
+    ends_well(world, job, booting)
+
+
+def test_user_data_that_cannot_be_made_keeps_nothing_else_from_being_done(world: World) -> None:
+    job = world.slurm.submit(JobSpec(run_s=30))
+    running(world, job)
+    world.template_fault = PermissionError(13, "Permission denied", "/etc/burstd/node.yaml")
+    waiting = world.slurm.submit(JobSpec(nodes=2, exclusive=True))
+    until(world, lambda: not world.living(), KEEP_ALIVE_S + 100)
+    assert world.states(waiting) == [PENDING]
+    assert len(world.made()) == 1
+    [*_, last] = sorted(world.all_claims(), key=lambda c: c.created)
+    assert (last.state, last.error) == (ClaimState.GONE, "user_data")
+    world.template_fault = None
+    ends_well(world, job, waiting)
 
 
 def test_a_second_burstd_does_not_start(world: World, tmp_path: Path) -> None:

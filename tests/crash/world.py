@@ -81,6 +81,7 @@ class World:
             conf,
         )
         self.machines = Machines(self.clock, self.slurm)
+        self._foremost = 0.0
         self.violations: list[str] = []
         self.exempt: set[str] = set()
         """Instances about which a cloud lied for so long that burstd may believe it."""
@@ -107,6 +108,8 @@ class World:
             shutil.copy(template, self._path)
         self._store: Store | None = None
         self._claims_made = 0
+        self.template_fault: Exception | None = None
+        """What is wrong with the site's cloud-init template; None: nothing."""
         self.slurm.programs.resume = self.slurm.programs.suspend = self.slurm.programs.resume_fail = self._woken
         self.start()
 
@@ -158,14 +161,24 @@ class World:
             prover=dying_calls(SimProver(self.machines), self.bomb, "prover", _PROVER_CALLS, self.calls),
             workers=self.workers,
             clock=self.clock,
-            user_data=lambda pool, provider: f"#cloud-config\n# {pool.name} {provider}\n",
+            user_data=self._user_data,
             new_id=self._new_id,
         )
         self.due = self.clock.now()
 
+    def _user_data(self, pool: Pool, provider: str) -> str:
+        if self.template_fault is not None:
+            raise self.template_fault
+        return f"#cloud-config\n# {pool.name} {provider}\n"
+
     def _new_id(self) -> str:
         self._claims_made += 1
         return f"claim-{self._claims_made:04}"
+
+    def jump(self, seconds: float) -> None:
+        """Sets the system's clock forward, or back."""
+        self.clock.jump(seconds)
+        self._foremost = max(self._foremost, self.clock.wall() - self.clock.now())
 
     def kill(self) -> None:
         """burstd is killed: all but the database file is lost."""
@@ -288,7 +301,8 @@ class World:
         self.delays.clear()
         self.disk.writes_left = None
         self.line.lost_answers = 0
-        self.clock.jump(self.clock.now() - self.clock.wall())
+        # What Slurm was told to do by the foremost clock comes to its end.
+        self.jump(max(0.0, self._foremost - (self.clock.wall() - self.clock.now())))
         self.slurm.start()
         self.slurm.resume([n.name for n in self.slurm.nodes() if "DRAIN" in n.flags or n.reason == ADMINS])
         for job in self.slurm.active:
