@@ -102,7 +102,12 @@ def events(site: Site, subject: str = "") -> list[dict[str, Any]]:
 
 def claims_of(site: Site, job: str) -> list[dict[str, Any]]:
     """Claims made for a job, past ones included, oldest first."""
-    nodes: list[dict[str, Any]] = site.api(f"/v1/jobs/{job}")["nodes"]
+    try:
+        nodes: list[dict[str, Any]] = site.api(f"/v1/jobs/{job}")["nodes"]
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != httpx.codes.NOT_FOUND:
+            raise
+        nodes = []  # burstd has not looked at the queue since
     return sorted(nodes, key=lambda n: (n["created"], n["claim"]))
 
 

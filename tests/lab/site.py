@@ -30,6 +30,7 @@ CONFIG = "/etc/burstd/burstd.toml"
 LOG = "/var/log/burstd.log"
 _PID = "/run/burstd.pid"
 _PATIENCE_S = 10.0
+_SHOW = "squeue; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
 
 GPU = Pool(
     "gpu",
@@ -275,7 +276,7 @@ class Site:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
-                slurm = self.cluster.sh("squeue; sinfo -N; scontrol show res", check=False)
+                slurm = self.cluster.sh(_SHOW, check=False)
                 status = self.burstctl("status", check=False).stdout
                 raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{slurm}\n{status}\n{self.said()[-4000:]}")
             time.sleep(0.1)
