@@ -21,6 +21,8 @@ from burstd.store import Store
 
 log = structlog.get_logger(__name__)
 
+_NOT_SAID = OutcomeUnknown("the provider did not say")
+
 
 class Launcher:
     """Turns wants into claims and claims into launch calls."""
@@ -80,17 +82,19 @@ class Launcher:
 
     def _launch(self, claims: Sequence[Claim]) -> None:
         by_provider: dict[str, list[LaunchRequest]] = {}
-        for claim in claims:
-            request = self._store.request(claim.id) if claim.state is S.LAUNCHING else None
-            if request is None:
-                try:
-                    request = self._request(claim)
-                except (BurstdError, OSError) as error:
-                    self._give_up(claim, f"its user data cannot be made: {error}")
-                    continue
-            # The request is on record before the cloud hears of it; a repeat is word for word the same.
-            self._store.record_request(claim.id, request)
-            by_provider.setdefault(claim.offer.provider, []).append(request)
+        # One flush to the disk for all: a thousand would keep the loop for seconds.
+        with self._store.batch():
+            for claim in claims:
+                request = self._store.request(claim.id) if claim.state is S.LAUNCHING else None
+                if request is None:
+                    try:
+                        request = self._request(claim)
+                    except (BurstdError, OSError) as error:
+                        self._give_up(claim, f"its user data cannot be made: {error}")
+                        continue
+                # The request is on record before the cloud hears of it; a repeat is word for word the same.
+                self._store.record_request(claim.id, request)
+                by_provider.setdefault(claim.offer.provider, []).append(request)
         for name, requests in by_provider.items():
             self._call(name, requests)
 
@@ -120,8 +124,9 @@ class Launcher:
                 error = result if isinstance(result, ProviderError) else OutcomeUnknown(repr(result))
                 result = [LaunchOutcome(r.claim_id, error) for r in requests]
             answered = {outcome.claim_id: outcome.result for outcome in result}
-            for request in requests:
-                self._settle(request, answered.get(request.claim_id, OutcomeUnknown("the provider did not say")))
+            with self._store.batch():
+                for request in requests:
+                    self._settle(request, answered.get(request.claim_id, _NOT_SAID))
 
         # Not before: where the record of a later claim fails, these were never asked for and must be taken up again.
         self._memory.calling.update(request.claim_id for request in requests)
