@@ -273,7 +273,7 @@ def main() -> None:
     logs.set_up("text", "error")
     gc.freeze()  # as the daemon does
     sys.stdout.write(
-        "milliseconds; floor: squeue and 'scontrol show node'; slurm: the commands that burstd runs; cpu: burstd's own\n"
+        "milliseconds; floor: squeue and 'scontrol show node'; slurm: burstd's commands of Slurm; cpu: burstd's own\n"
     )
     heads = ("floor", "slurm", "cpu", "loop", "worst", "ratio", "commands")
     sys.stdout.write(
