@@ -46,9 +46,11 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     kept = {slot for job_id, slots in bound.items() if job_id not in freed for slot in slots}
     out = {c.slot for c in view.snapshot.claims if c.state is S.OPEN and c.slot not in kept and c.slot not in closing}
     out |= {c.slot for c in opens}
-    desired = view.slots - out
+    # Slots of a pool that was taken out of the settings stay shut: nobody would serve what Slurm starts there.
+    orphaned = {slot for slot in view.gated - view.slots if view.slurm.nodes.get(slot) is not None}
+    desired = (view.slots - out) | orphaned
     changes: list[Action] = []
-    if desired != view.gated & view.slots or opens or closes or (desired and view.gate_ends - view.now < RENEW_S):
+    if desired != view.gated or opens or closes or (desired and view.gate_ends - view.now < RENEW_S):
         why = (*("proven and wanted" for _ in opens), *why_closed)
         what = _what(opens, closes) or "the reservation differs from the record"
         changes = [SetGate(desired, what, tuple(c.id for c in opens), tuple(c.id for c in closes), why)]

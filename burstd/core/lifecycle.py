@@ -139,7 +139,7 @@ def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
         return _failed(claim, "boot", _sentence("the instance is in error", instance.error))
-    if view.now - claim.since > tuning.boot_timeout_s:
+    if view.now - max(claim.since, view.snapshot.progress.born) > tuning.boot_timeout_s:
         return _failed(claim, "boot_timeout", f"not reached within {tuning.boot_timeout_s:.0f} s of its launch")
     if instance is None or instance.state.ended:
         return []

@@ -18,7 +18,7 @@ _GIVEN_UP = ("ResumeTimeout reached", "Not responding", "burstd:")
 def serve_slurm(view: View, target: Target) -> list[Action]:
     """Slurm powers slots up by itself (the gate was missing, an administrator asked): they get their machines."""
     actions: list[Action] = []
-    if view.snapshot.paused:
+    if view.snapshot.paused or target.failed:
         return actions
     for pool in view.snapshot.pools.values():
         offers = target.offers.get(pool.name, ())

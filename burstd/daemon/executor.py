@@ -49,6 +49,9 @@ BY_SETTINGS = "pool"
 log = structlog.get_logger(__name__)
 
 
+REGISTER_EVERY_S = 2.0
+
+
 class Executor:
     """The only caller of Slurm's changing commands; launches and endings are the Launcher's and the Terminator's."""
 
@@ -116,9 +119,30 @@ class Executor:
         try:
             return self._slurm(action)
         except SchedulerRefused as error:
+            if parts := self._parts(action):
+                # One node that Slurm refuses must not hold up the others.
+                return sum(self._tell_slurm(part) for part in parts)
             self._memory.refused(action, str(error), self._clock.now())
             log.error("slurm refused", action=type(action).__name__, error=str(error))
             return 0
+
+    def _parts(self, action: Action) -> list[Action]:
+        """A step over several nodes as steps of one node each; none where it cannot be parted."""
+        match action:
+            case Register() if len(action.addresses) > 1:
+                return [Register((pair,)) for pair in action.addresses]
+            case NodeDown() if len(action.nodes) > 1:
+                return [NodeDown((node,), action.reason) for node in action.nodes]
+            case PowerDown() if len(action.nodes) > 1:
+                slots = {claim_id: self._store.claim(claim_id).slot for claim_id in action.ends}
+                return [
+                    PowerDown(
+                        (node,), action.force, action.reason, tuple(c for c, slot in slots.items() if slot == node)
+                    )
+                    for node in action.nodes
+                ]
+            case _:
+                return []
 
     def _slurm(self, action: Action) -> int:
         now = self._clock.now()
@@ -126,7 +150,13 @@ class Executor:
             return 0
         match action:
             case Register():
-                self._scheduler.set_address(action.addresses)
+                # Slurm may show another address than it was told: it is not told in every loop.
+                told = self._memory.registered
+                news = [pair for pair in action.addresses if now - told.get(pair[0], float("-inf")) > REGISTER_EVERY_S]
+                if not news:
+                    return 0
+                self._scheduler.set_address(news)
+                told.update((name, now) for name, _ in news)
             case SetGate():
                 self._scheduler.set_gate(action.nodes)
                 split = len(action.opens)
@@ -189,8 +219,14 @@ class Executor:
         if action.new not in (S.PROVING, S.BOOTING):
             self._memory.forget_proof(claim.id)
         if action.new is S.GONE:
-            self._prover.keep([live.id for live in self._store.claims()])
+            self._forget_machines()
         return 1
+
+    def _forget_machines(self) -> None:
+        try:
+            self._prover.keep([live.id for live in self._store.claims()])
+        except OSError as error:
+            log.warning("what was learned of machines that are gone could not be removed", error=str(error))
 
     def _prove(self, action: Prove) -> int:
         claim = self._store.claim(action.claim_id)

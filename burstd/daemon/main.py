@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from burstd.model.errors import BurstdError
@@ -32,17 +33,25 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         ready = app.prepare(words.config)
-        if words.check:
-            sys.stdout.write(f"{words.config}: {len(ready.pools)} pools, no fault\n")
-            return 0
-        app.run(ready)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return EX_CONFIG
+    if words.check:
+        sys.stdout.write(f"{words.config}: {len(ready.pools)} pools, no fault\n")
+        return 0
+    code = 1
+    try:
+        app.run(ready)
+        code = 0
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        code = EX_CONFIG
     except BurstdError as error:
         sys.stderr.write(f"burstd: {error}\n")
-        return EX_UNAVAILABLE
+        code = EX_UNAVAILABLE
+    except Exception:  # noqa: BLE001  whatever it is, it is shown whole, and the service manager starts burstd again
+        traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     # Calls to a dead cloud may hang in their threads for minutes; all that matters is in the store by now.
-    os._exit(0)
+    os._exit(code)

@@ -30,6 +30,8 @@ class Memory:
     started: dict[str, float] = field(default_factory=dict)
     last_word: dict[str, str] = field(default_factory=dict)
     """What a claim's machine said when it was not ready, for the day when its time is over."""
+    registered: dict[str, float] = field(default_factory=dict)
+    """When Slurm was last told a slot's address."""
     tidied: dict[str, float] = field(default_factory=dict)
     bound_since: dict[str, float] = field(default_factory=dict)
     unbindable: dict[str, float] = field(default_factory=dict)

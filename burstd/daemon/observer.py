@@ -102,7 +102,9 @@ class Observer:
             jobs = tuple(self._scheduler.jobs())
             reservations = tuple(self._scheduler.reservations())
             version = "{}.{:02}.{}".format(*self._scheduler.version())
-        except (SchedulerUnavailable, SchedulerRefused) as error:
+        except (SchedulerUnavailable, SchedulerRefused, ValueError) as error:
+            if isinstance(error, ValueError):
+                log.error("slurm says something that is not understood", exc_info=error)
             since = self._slurm.since if isinstance(self._slurm, Unavailable) else self._slurm.read
             if not isinstance(self._slurm, Unavailable) or not since:
                 log.warning("slurm cannot be read", error=str(error))

@@ -94,7 +94,7 @@ class Progress:
     """What this process knows beyond the store; all of it may be lost and is then found out again."""
 
     born: float = 0.0
-    """When this process began: calls of the one before it may have gone out until then."""
+    """When this process began: calls of the one before it may have gone out until then, and nobody tried machines."""
     busy: frozenset[str] = frozenset()
     """Claims with a call to a cloud or a machine under way, or to be left alone until a retry is due."""
     ended: frozenset[str] = frozenset()
