@@ -38,6 +38,7 @@ from burstd.slurm.commands import Commands
 from burstd.slurm.scheduler import CommandScheduler
 from burstd.store import Store
 from policies import backlog, idle, limits
+from tests.lab import slurm_files
 from tests.lab.cluster import Cluster
 
 FLOOR = (("squeue", "--all"), ("scontrol", "show", "node"))
@@ -206,10 +207,10 @@ def submit(cluster: Cluster, arrays: int, tasks: int, single: int, *, split: boo
 
 
 @contextmanager
-def slurm(slots: int) -> Iterator[Cluster]:
+def slurm(slots: int, release: str = "bookworm") -> Iterator[Cluster]:
     """A slurmctld with so many CLOUD nodes behind the gate."""
     extra = "MaxJobCount=30000\nSchedulerParameters=defer,batch_sched_delay=0,bf_interval=300\n"
-    with Cluster("bookworm", pools=pools_of(slots), onprem=1, extra_conf=extra) as cluster:
+    with Cluster(release, pools=pools_of(slots), onprem=1, extra_conf=extra) as cluster:
         # Else slurmctld would boot nodes by itself before burstd has come.
         CommandScheduler(Commands(Meter(cluster))).set_gate([slot for pool in cluster.pools for slot in pool.slots])
         yield cluster
@@ -253,12 +254,14 @@ def run(cluster: Cluster, what: str, rounds: int) -> None:
         try:
             bench.loop()
             bench.quiet()
-            launching, floor = [], [bench.floor()]
-            while bench.reconciler.step() == 0.0 or bench.workers.under_way():
-                launching.append(bench.loop())
+            row("  all machines are asked for", [bench.floor()], [bench.loop()])
+            bench.quiet()
+            settling = [bench.loop()]
+            while bench.states().keys() != {"proving"} or bench.workers.under_way():
                 bench.quiet()
-            row("  machines are started", floor, launching)
-            measure(bench, "  machines are awaited", rounds)
+                settling.append(bench.loop())
+            row("  all answers come at once", [bench.floor()], settling)
+            measure(bench, "  all machines are awaited", rounds)
             sys.stdout.write(f"  {bench.states()}\n")
         finally:
             bench.close()
@@ -269,6 +272,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_loop", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--slots", type=int, default=1000)
+    parser.add_argument("--release", default="bookworm", choices=sorted(slurm_files.VERSIONS))
     arguments = parser.parse_args()
     logs.set_up("text", "error")
     gc.freeze()  # as the daemon does
@@ -280,13 +284,13 @@ def main() -> None:
         f"{'':38} " + " ".join(f"{h:>{w}}" for h, w in zip(heads, (8, 8, 8, 8, 8, 7, 9), strict=True)) + "\n"
     )
     few, slots = max(len(SHAPES), arguments.slots // 10), arguments.slots
-    with slurm(few) as cluster:
+    with slurm(few, arguments.release) as cluster:
         submit(cluster, 0, 0, 100, split=False)
         run(cluster, f"{few} slots, 100 jobs", arguments.rounds)
-    with slurm(slots) as cluster:
+    with slurm(slots, arguments.release) as cluster:
         submit(cluster, 300, 30, 1000, split=False)
         run(cluster, f"{slots} slots, 10,000 tasks in 1,300 rows", arguments.rounds)
-    with slurm(slots) as cluster:
+    with slurm(slots, arguments.release) as cluster:
         submit(cluster, 40, 240, 400, split=True)
         run(cluster, f"{slots} slots, 10,000 rows", arguments.rounds)
 
