@@ -11,6 +11,7 @@ import structlog
 
 from burstd.sim.clock import VirtualClock
 from burstd.store import Store
+from tests.crash.world import memory_folder
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +20,13 @@ def quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a place: a killed process loses nothing that was handed to the kernel."""
+    with memory_folder(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -27,7 +27,7 @@ from burstd.model.shape import Gres
 from burstd.sim.job import JobSpec
 from tests.crash.clouds import FAULTS
 from tests.crash.workers import Delay
-from tests.crash.world import ADMINS, SLOTS, World
+from tests.crash.world import ADMINS, SLOTS, World, memory_folder
 
 pytestmark = pytest.mark.crash
 
@@ -73,10 +73,10 @@ class Crashes(RuleBasedStateMachine):
         alpha=st.sampled_from(["sandbox", "sim", "none"]),
     )
     def begin(self, beta: Idempotency, lag: float, alpha: str) -> None:
-        # Memory, not disk: a kill of a process loses nothing that was handed to the kernel.
-        shm = Path("/dev/shm")  # noqa: S108
-        self.folder = tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
-        self.world = World(Path(self.folder.name), template=self.template, alpha=alpha, beta=beta, lag_s=lag)
+        self.folder = ExitStack()
+        self.world = World(
+            self.folder.enter_context(memory_folder()), template=self.template, alpha=alpha, beta=beta, lag_s=lag
+        )
         self.jobs: list[str] = []
 
     # Users.
@@ -224,7 +224,7 @@ class Crashes(RuleBasedStateMachine):
             world.check_bill()
         finally:
             world.kill()
-            self.folder.cleanup()
+            self.folder.close()
 
 
 _OVER = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.TIMEOUT, JobState.NODE_FAIL})

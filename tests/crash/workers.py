@@ -57,6 +57,11 @@ class QueuedWorkers:
         """True while something is queued, or has come back and was not drained."""
         return bool(self._queued or self._results)
 
+    @property
+    def answered(self) -> bool:
+        """True while an answer is here that was not drained: the daemon is woken by it."""
+        return any(due <= self.clock.now() for due, _ in self._results)
+
     def due(self) -> float:
         """When there is something to do next, or an answer is here; infinite: nothing is under way."""
         return min([item[0] for item in self._queued] + [item[0] for item in self._results], default=float("inf"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,13 +39,21 @@ TUNING = Tuning(
     boot_timeout_s=120, prove_timeout_s=60, gang_timeout_s=240, orphan_grace_s=60, node_down_grace_s=30,
     bind_timeout_s=40, tidy_every_s=20,
 )  # fmt: skip
-PACE = Pace(tick_s=10, poll_s=5, slurm_fast_s=1, cloud_poll_s=20, cloud_fast_s=3, prove_retry_s=3)
+PACE = Pace(tick_s=20, poll_s=10, slurm_fast_s=2, cloud_poll_s=30, cloud_fast_s=4, prove_retry_s=3)
 SLURM = SlurmConf(resume_timeout_s=200, suspend_timeout_s=8, ping_s=10, slurmd_timeout_s=60, requeue_delay_s=15)
 SLURM_PATIENT = replace(SLURM, resume_timeout_s=24 * 3600.0, suspend_timeout_s=8.0)
 KEEP_ALIVE_S = 60.0
 LISTINGS_S = 3 * PACE.cloud_poll_s
 _PROVIDER_CALLS = frozenset(["launch", "instances", "terminate", "leftovers", "remove", "offers"])
 _PROVER_CALLS = frozenset({"prove", "start"})
+
+
+@contextmanager
+def memory_folder(other: Path | None = None) -> Iterator[Path]:
+    """A folder in memory, or (in ``other``) on disk where the machine has none for it."""
+    memory = Path("/dev/shm")  # noqa: S108
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else other) as folder:
+        yield Path(folder)
 
 
 def pools() -> dict[str, Pool]:
@@ -207,9 +217,12 @@ class World:
 
     def turn(self, most_s: float = 60.0) -> None:
         """What happens by itself next: a loop, the work that is due, and time until something is due again."""
-        self.step()
+        if self.clock.now() >= self.due:
+            self.step()
         while self.work():
             pass
+        if self.workers.answered:
+            self.due = self.clock.now()
         if self.reconciler is None:
             self.clock.advance(min(1.0, most_s))
         else:
