@@ -15,6 +15,9 @@ from burstd.sim.jobs import Jobs
 from burstd.sim.node import SimNode
 from burstd.sim.power import PowerSaving, Programs, SlurmConf
 
+UNLIMITED_S = 365 * 86400.0
+"""What slurmctld makes of Duration=UNLIMITED."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
@@ -173,8 +176,9 @@ class SimSlurm:
         for node in before ^ nodes:
             self._nodes[node].changed()
         if nodes:
+            now = self.clock.now()
             self._reservations[name] = Reservation(
-                name, nodes, like.users, like.flags | {"IGNORE_JOBS"}, like.job_id, start=self.clock.now()
+                name, nodes, like.users, like.flags | {"IGNORE_JOBS"}, like.job_id, start=now, end=now + UNLIMITED_S
             )
         else:
             self._reservations.pop(name, None)
