@@ -110,6 +110,7 @@ def _wishes(settings: Settings) -> Wishes:
         resume_timeout_s=slurm.resume_timeout_s,
         suspend_timeout_s=slurm.suspend_timeout_s,
         devices=slurm.devices,
+        configless=bool(slurm.conf_server),
     )
 
 

@@ -21,6 +21,7 @@ class Wishes:
     ``version`` is slurmctld's. ``programs`` are the folder with burstd-resume, burstd-suspend and burstd-resumefail.
     ``keep_partitions`` are partitions of machines of the site's own, which power saving must leave alone.
     ``devices`` gives, for a GRES name, the device files of gres.conf with ``{}`` for the range of numbers.
+    ``configless``: nodes get their configuration from slurmctld.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -29,6 +30,7 @@ class Wishes:
     resume_timeout_s: int = 900
     suspend_timeout_s: int = 30
     devices: Mapping[str, str] = field(default_factory=lambda: {"gpu": "/dev/nvidia{}"})
+    configless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,9 @@ def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
         Setting("ResumeRate", ("0",), "Slurm asks for no more than 300 nodes a minute by itself", advice=True),
         Setting(
             "SlurmctldParameters",
-            ("idle_on_node_suspend", "power_save_interval=1"),
-            "a slot is stuck after its node went, and power changes take ten seconds longer",
+            ("idle_on_node_suspend", "power_save_interval=1", *(["enable_configless"] if wishes.configless else [])),
+            "a slot is stuck after its node went, and power changes take ten seconds longer"
+            + (", or slurmd does not start, as it gets no configuration" if wishes.configless else ""),
             merge=True,
         ),
         Setting("TreeWidth", ("65533",), "messages to cloud nodes go through other cloud nodes that may be gone"),

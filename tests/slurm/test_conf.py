@@ -133,6 +133,13 @@ def test_a_setting_that_differs_is_named(setting: str, value: str, wanted: str, 
     assert setting in found.remedy
 
 
+def test_nodes_without_a_configuration_of_their_own_need_slurmctld_to_give_it() -> None:
+    power_saving_only = changed("SlurmctldParameters", "idle_on_node_suspend,power_save_interval=1")
+    assert compare([GPU, CPU], WISHES, power_saving_only) == []
+    (found,) = compare([GPU, CPU], replace(WISHES, configless=True), power_saving_only)
+    assert (found.subject, found.wanted, found.advice) == ("SlurmctldParameters", "enable_configless", False)
+
+
 def test_old_versions_hide_slots_without_machines() -> None:
     old = changed("SLURM_VERSION", "22.05.8")
     (found,) = compare([GPU, CPU], WISHES, old)
