@@ -105,6 +105,7 @@ def test_the_document_from_its_first_command_to_its_last(cluster: Cluster) -> No
         said[block.section] = said.get(block.section, "") + run(cluster, block)
     assert said["4. The settings"].endswith("2 pools, 8 slots, 1 provider, policies backlog, idle, limits.\n")
     assert "idle~ burst-cpu[1-4]" in said["5. Slurm"]
+    assert "Slurm 22.05.8 has what the pools need." in said["6. Start it"]
     assert "ReservationName=burstd" in said["6. Start it"]
     assert "burst-cpu[1-4],burst-gpu[1-4]" in said["6. Start it"]
     # The jobs succeeded (sbatch --wait); that they ran on machines of the cloud is in burstd's record.
