@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.model.claim import ClaimState
 from burstd.model.policy import PolicyPlugin, Remark, Target, Want, dropped, units
-from burstd.model.snapshot import Snapshot
+from burstd.model.snapshot import SlurmView, Snapshot
 
 MINUTE_S = 60.0
 _ALL = ("", "")
@@ -77,7 +77,10 @@ class Limits:
         usage = self._usage(snapshot)
         wants: list[Want] = []
         remarks: list[Remark] = []
-        for unit in units(target.wants):
+        user_of = {j.id: j.user for j in snapshot.slurm.jobs} if isinstance(snapshot.slurm, SlurmView) else {}
+        for whole in units(target.wants):
+            unit, left_out = self._without_users(whole, usage, user_of)
+            remarks += left_out
             narrowed, reason = self._narrow(unit, usage)
             if reason:
                 remarks += [remark for want in unit for remark in dropped(want, self.name, reason)]
@@ -90,6 +93,23 @@ class Limits:
                     remarks.append(Remark(self.name, f"pool:{want.pool}", "drop", reason))
             wants += narrowed
         return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+
+    def _without_users(
+        self, unit: tuple[Want, ...], usage: _Usage, user_of: Mapping[str, str]
+    ) -> tuple[tuple[Want, ...], list[Remark]]:
+        """The unit without the jobs of users who have reached their limit, where others share its one node."""
+        want = unit[0]
+        if len(unit) > 1 or want.gang or len(want.users) < 2:
+            return unit, []
+        reasons = {u: self._excess((("user", u),), want.nodes, usage, unit, usage) for u in want.users}
+        jobs = tuple(job for job in want.jobs if not reasons.get(user_of.get(job, ""), ""))
+        out = [job for job in want.jobs if job not in jobs]
+        if not out or not jobs:
+            return unit, []
+        shown = ", ".join(out[:3]) + (f" and {len(out) - 3} more" if len(out) > 3 else "")
+        users = tuple(user for user, reason in reasons.items() if not reason)
+        rest = replace(want, jobs=jobs, users=users, reason=f"{want.reason}, without {shown}")
+        return (rest,), [Remark(self.name, f"job:{job}", "wait", reasons[user_of[job]]) for job in out]
 
     @staticmethod
     def _usage(snapshot: Snapshot) -> _Usage:

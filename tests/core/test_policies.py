@@ -144,6 +144,12 @@ def test_limits(case: str, given: dict[str, Any], there: int, nodes: int) -> Non
     assert sum(w.nodes for w in found.wants) == nodes, case
 
 
+def test_a_user_at_his_limit_does_not_keep_others_from_the_node_that_he_would_share() -> None:
+    found = target(job("1"), job("2", user="eve"), policies=(limits(users={"eve": {"nodes": 0}}),))
+    assert [(w.jobs, w.users) for w in found.wants] == [(("1",), ("ada",))]
+    assert said(found, "2") == ("wait", "the limit of user eve is 0 node(s), and 0 are there or coming")
+
+
 def test_launches_of_the_last_minute_count() -> None:
     past = tuple(Launched(NOW - s, "cpu", "sky", ("eve",)) for s in (10, 50, 70))
     found = target(*jobs(4), launched=past, policies=(limits(launches_per_minute=3),))
