@@ -13,6 +13,7 @@ from burstd.model.claim import ClaimState as S
 from burstd.model.clock import Clock
 from burstd.model.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
 from burstd.model.instance import Instance, InstanceState, Leftover
+from burstd.model.node import Node
 from burstd.model.offer import Offer
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
@@ -86,6 +87,8 @@ class Observer:
             for name, p in providers.items()
         }
         self._slurm: SlurmView | Unavailable = never
+        self._last_busy: dict[str, float] = {}
+        """When each node was last seen with a job on it, in burstd's time."""
         self.absent: dict[str, Sighting] = {}
         self.strays: dict[str, Sighting] = {}
 
@@ -98,7 +101,7 @@ class Observer:
         read = self._clock.now()
         try:
             # In this order: a job that starts between the two must not look as if it still waited for its node.
-            nodes = {node.name: node for node in self._scheduler.nodes()}
+            nodes = {node.name: self._with_last_busy(node, read) for node in self._scheduler.nodes()}
             jobs = tuple(self._scheduler.jobs())
             reservations = tuple(self._scheduler.reservations())
             version = "{}.{:02}.{}".format(*self._scheduler.version())
@@ -114,6 +117,17 @@ class Observer:
                 log.info("slurm is read", jobs=len(jobs), nodes=len(nodes))
             self._slurm = SlurmView(jobs, nodes, reservations, read, version)
         return self._slurm
+
+    def _with_last_busy(self, node: Node, read: float) -> Node:
+        """The node with the time at which it was last seen busy, where the clock jumped since Slurm noted its own.
+
+        Else a node that just became idle would be closed at once, or stay for as long as the clock was set back.
+        """
+        if node.busy:
+            self._last_busy[node.name] = read
+        said = node.last_busy if node.last_busy <= read else 0.0
+        seen = max(said, self._last_busy.get(node.name, 0.0))
+        return node if seen == node.last_busy else replace(node, last_busy=seen)
 
     def look_at_clouds(self, claims: tuple[Claim, ...]) -> None:
         """Starts the listings that are due, each in its provider's own lane; their results come with ``drain``."""
