@@ -74,12 +74,15 @@ class SimJob:
     restarts: int = 0
     end_alarm: Alarm | None = None
     limit_alarm: Alarm | None = None
-    _seen: Job | None = None
+    behind: float = 0.0
+    """How far the system's clock was behind burstd's when it was submitted; ``behind_start``: when it started."""
+    behind_start: float = 0.0
+    _seen: tuple[str, float, Job] | None = None
 
     @property
-    def order(self) -> tuple[int, float, int]:
+    def order(self) -> tuple[int, int]:
         """Sorts the queue."""
-        return (-self.priority, self.submitted, self.number)
+        return (-self.priority, self.number)
 
     def signature(self) -> Signature:
         """See Signature."""
@@ -94,23 +97,26 @@ class SimJob:
         """Forgets the view that was made of it."""
         self._seen = None
 
-    def view(self, reason: str) -> Job:
-        """As burstd sees it, alone."""
-        if self._seen is None or self._seen.reason != reason:
-            self._seen = self._look(reason)
-        return self._seen
+    def view(self, reason: str, behind: float) -> Job:
+        """As burstd sees it, alone, with the system's clock so far behind burstd's by now: jumps shift what was."""
+        if self._seen is None or self._seen[:2] != (reason, behind):
+            self._seen = (reason, behind, self._look(reason, behind))
+        return self._seen[2]
 
-    def _look(self, reason: str) -> Job:
+    def _look(self, reason: str, behind: float) -> Job:
+        shift = behind - self.behind
         s = self.spec
         running = self.state is not JobState.PENDING
         return Job(
-            id=self.id, user=s.user, state=self.state, partitions=s.partitions, submitted=self.submitted, name=s.name,
+            id=self.id, user=s.user, state=self.state, partitions=s.partitions,
+            submitted=self.submitted + shift, name=s.name,
             account=s.account, qos=s.qos, reason=reason, priority=0 if self.limited_by.startswith("JobHeld")
             else self.priority, array_job_id=self.array_job_id, het_job_id=self.het_job_id,
             het_offset=self.het_offset, nodes=s.nodes, nodes_max=s.nodes, cpus=s.nodes * s.cpus_per_node,
             cpus_per_node=s.cpus_per_node, memory_mib=s.memory_mib, gres_per_node=s.gres_per_node,
             constraint=s.constraint, exclusive=s.exclusive, time_limit_s=s.time_limit_s,
-            start=self.started if running else 0.0, eligible=self.eligible, node_list=self.nodes,
+            start=self.started + behind - self.behind_start if running and self.started else 0.0,
+            eligible=self.eligible + shift, node_list=self.nodes,
             reservation=self.reservation, comment=self.comment, restarts=self.restarts,
             tasks_limit=s.array_limit,
         )  # fmt: skip

@@ -66,7 +66,7 @@ class Jobs:
         job = SimJob(
             number=self._next, id=job_id, spec=spec, submitted=now, eligible=now + spec.begin_in_s,
             priority=spec.priority or TOP_PRIORITY - self._next, limited_by=spec.limited_by, array_job_id=array,
-            task=task, het_job_id=het, het_offset=offset, comment=spec.comment,
+            task=task, het_job_id=het, het_offset=offset, comment=spec.comment, behind=now - self._clock.wall(),
         )  # fmt: skip
         self._next += 1
         self.active[job.number] = job
@@ -210,7 +210,7 @@ class Jobs:
         if job.waiting_for:
             return
         now = self._clock.now()
-        job.state, job.started = JobState.RUNNING, now
+        job.state, job.started, job.behind_start = JobState.RUNNING, now, now - self._clock.wall()
         job.end_alarm = self._clock.at(now + job.spec.run_s, lambda: self._ran(job))
         limit = self._clock.wall() + job.spec.time_limit_s
         job.limit_alarm = self._clock.at_wall(limit, lambda: self._when_alive(lambda: self._timed_out(job)))
@@ -258,7 +258,7 @@ class Jobs:
     def _leave_nodes(self, job: SimJob) -> None:
         for name in job.nodes:
             node = self._nodes[name]
-            node.free(job.number, self._clock.now())
+            node.free(job.number, self._clock.wall())
             if not node.shares:
                 self.power.idle(node)
         self.look()
@@ -302,13 +302,14 @@ class Jobs:
         """Rows of the queue: tasks of an array that never started are one row together."""
         arrays: dict[str, list[SimJob]] = {}
         now = self._clock.now()
+        behind = now - self._clock.wall()
         for job in self.active.values():
             if job.array_job_id and job.state is JobState.PENDING and not job.restarts:
                 arrays.setdefault(job.array_job_id, []).append(job)
             else:
-                yield job.view(self._reason(job, now))
+                yield job.view(self._reason(job, now), behind)
         for array, tasks in arrays.items():
-            row = tasks[0].view(self._reason(tasks[0], now))
+            row = tasks[0].view(self._reason(tasks[0], now), behind)
             yield replace(row, id=array, tasks=len(tasks), array_tasks=_ranges([t.task for t in tasks]))
 
     def _reason(self, job: SimJob, now: float) -> str:

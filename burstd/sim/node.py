@@ -41,6 +41,7 @@ class SimNode:
     boot_time: float = 0.0
     last_response: float = 0.0
     last_busy: float = 0.0
+    """By the system's clock; 0: never."""
     asked: float = 0.0
     """When it was last asked to power up or down, by slurmctld's clock."""
     alarm: Alarm | None = None
@@ -50,7 +51,7 @@ class SimNode:
     cpus_used: int = 0
     memory_used: int = 0
     gres_used: dict[Gres, int] = field(default_factory=dict)
-    _seen: Node | None = None
+    _seen: tuple[float, Node] | None = None
 
     def __post_init__(self) -> None:
         if not self.address:
@@ -121,9 +122,9 @@ class SimNode:
             self.gres_used[gres] = self.gres_used.get(gres, 0) + sign * count
         self.changed()
 
-    def view(self) -> Node:
-        """As burstd sees it."""
-        if self._seen is None:
+    def view(self, behind: float) -> Node:
+        """As burstd sees it, with the system's clock so far behind burstd's by now."""
+        if self._seen is None or self._seen[0] != behind:
             if self.down:
                 state = "DOWN"
             elif not self.shares:
@@ -135,16 +136,17 @@ class SimNode:
                 flags.add("RESERVED")
             if self.completing:
                 flags.add("COMPLETING")
-            self._seen = Node(
+            seen = Node(
                 name=self.name, state=state, flags=frozenset(flags), partitions=self.partitions,
                 cpus=self.shape.cpus, cpus_allocated=self.cpus_used, memory_mib=self.shape.memory_mib,
                 memory_allocated_mib=self.memory_used, gres=self.shape.gres,
                 gres_used=tuple(Gres(g.name, g.type, n) for g, n in self.gres_used.items() if n),
                 features=self.shape.features, reason=self.reason, address=self.address, hostname=self.address,
                 reservation=min(self.held_by, default=""), version="22.05.8", boot_time=self.boot_time,
-                slurmd_start=self.boot_time, last_busy=self.last_busy,
+                slurmd_start=self.boot_time, last_busy=self.last_busy + behind if self.last_busy else 0.0,
             )  # fmt: skip
-        return self._seen
+            self._seen = (behind, seen)
+        return self._seen[1]
 
 
 def _take(there: Iterable[Gres], used: dict[Gres, int], wanted: tuple[Gres, ...]) -> dict[Gres, int] | None:

@@ -117,7 +117,7 @@ class PowerSaving:
             node.down, node.reason = True, node.reason or "Node unexpectedly rebooted"
             self.kill_jobs(node.name)
         node.boot_time, node.slurmd = boot_time, True
-        node.last_busy = self.clock.now()
+        node.last_busy = self.clock.wall()
         self._want(node)
         self.changed()
 

@@ -10,7 +10,7 @@ from burstd.model.job import JobState
 from burstd.sim.job import JobSpec, Signature, SimJob
 from burstd.sim.node import SimNode
 
-_Heap = list[tuple[tuple[int, float, int], int]]
+_Heap = list[tuple[tuple[int, int], int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Queue:
         """Why a job of the queue does not start: what was found for the first of its group."""
         return self._reasons.get(self._signatures.get(job.number, ()), "None")
 
-    def _head(self, signature: Signature) -> tuple[tuple[int, float, int], int] | None:
+    def _head(self, signature: Signature) -> tuple[tuple[int, int], int] | None:
         heap = self._groups[signature]
         while heap:
             number = heap[0][1]

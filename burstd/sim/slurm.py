@@ -70,7 +70,8 @@ class SimSlurm:
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""
         self._answer()
-        return tuple(node.view() for node in self._nodes.values())
+        behind = self.clock.now() - self.clock.wall()
+        return tuple(node.view(behind) for node in self._nodes.values())
 
     def reservations(self) -> Sequence[Reservation]:
         """See Scheduler."""

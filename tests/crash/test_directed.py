@@ -212,6 +212,18 @@ def test_a_clock_that_jumps_ends_nothing_early_and_keeps_nothing_longer(
     until(w, lambda: not w.living(), KEEP_ALIVE_S + 60)
 
 
+@pytest.mark.parametrize("hours", [-5.0, 5.0])
+def test_a_jump_leaves_an_idle_node_its_keep_alive_and_no_more(tmp_path: Path, template: Path, hours: float) -> None:
+    w = World(tmp_path, template=template, conf=SLURM_PATIENT)
+    job = w.slurm.submit(JobSpec(run_s=60))
+    until(w, lambda: w.states(job) == [COMPLETED], 200)
+    w.run(KEEP_ALIVE_S / 3)
+    w.clock.jump(hours * 3600)
+    w.run(KEEP_ALIVE_S / 3)
+    assert len(w.living()) == 1, "the jump did not make it old"
+    until(w, lambda: not w.living(), KEEP_ALIVE_S + 60)
+
+
 def test_a_machine_that_dies_under_its_job_is_replaced_and_the_job_runs_again(world: World) -> None:
     job = world.slurm.submit(JOB)
     claim = running(world, job)
