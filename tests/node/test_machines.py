@@ -49,6 +49,7 @@ class Bench:
         self.cluster = cluster
         # Boxes have the machine's CPUs and memory, not their type's.
         self.site = Site(
+            users=("root",),  # whom this machine has, which stands for the head, and the boxes
             key=machines.key, pins=directory / "pins", munge_key=cluster.state / "munge.key", conf_server="head",
             connect_timeout_s=3.0, skip=frozenset({"cpus", "memory"}),
         )  # fmt: skip

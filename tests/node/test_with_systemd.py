@@ -56,6 +56,7 @@ def test_units_start_what_is_started_by_hand_elsewhere(machines: Machines, machi
         "claim-1", "lab", "gpu", "cl1", offer, Cause.DEMAND, ClaimState.BOOTING, 0.0, 0.0, address=ADDRESS
     )  # fmt: skip
     site = Site(
+        users=("root",),  # whom this machine has, which stands for the head, and the boxes
         key=machines.key, pins=tmp_path / "pins", munge_key=cluster.state / "munge.key", conf_server="head",
         skip=frozenset({"cpus", "memory"}),
     )  # fmt: skip
