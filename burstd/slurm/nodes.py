@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from burstd.model.node import Node
-from burstd.slurm.text import gres_of_node, instant, mebibytes, number, records, word
+from burstd.slurm.text import blocks, fields_of, gres_of_node, instant, mebibytes, number, word
 
 COMMAND = ("scontrol", "--all", "--oneliner", "--detail", "show", "node")
 """Detailed, because only then GresUsed is told; all, because of hidden partitions."""
@@ -26,9 +26,19 @@ _SAME = {
 }
 
 
-def parse_nodes(text: str, translate: Callable[[float], float]) -> tuple[Node, ...]:
-    """The output of COMMAND, with SLURM_TIME_FORMAT=%s."""
-    return tuple(_node(fields, translate) for fields in records(text, "NodeName"))
+def parse_nodes(
+    text: str, translate: Callable[[float], float], known: dict[str, Node] | None = None
+) -> tuple[Node, ...]:
+    """The output of COMMAND, with SLURM_TIME_FORMAT=%s.
+
+    ``known``: the nodes of the last call by their text, which need not be read again; left with those of this call.
+    """
+    before = known or {}
+    now = {block: before.get(block) or _node(fields_of(block), translate) for block in blocks(text, "NodeName")}
+    if known is not None:
+        known.clear()
+        known.update(now)
+    return tuple(now.values())
 
 
 def parse_state(text: str) -> tuple[str, frozenset[str]]:

@@ -30,6 +30,7 @@ class CommandScheduler:
         self._translate = translate
         self._gate = gate_name
         self._rows: dict[jobs.Row, Job] = {}
+        self._blocks: dict[str, Node] = {}
 
     def version(self) -> tuple[int, int, int]:
         """See Scheduler."""
@@ -45,7 +46,7 @@ class CommandScheduler:
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""
-        return nodes.parse_nodes(self._commands(*nodes.COMMAND), self._translate)
+        return nodes.parse_nodes(self._commands(*nodes.COMMAND), self._translate, self._blocks)
 
     def reservations(self) -> Sequence[Reservation]:
         """See Scheduler."""

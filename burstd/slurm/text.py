@@ -123,11 +123,19 @@ def records(text: str, first_key: str) -> Iterator[dict[str, str]]:
     A value goes on to the next ``Key=`` that was not there before, so that one with spaces, line ends or the like of
     ``State=`` in it (a reason) stays whole.
     """
-    for block in re.split(rf"^(?={first_key}=)", text, flags=re.MULTILINE):
-        if not block.startswith(first_key + "="):
-            continue
-        found: dict[str, re.Match[str]] = {}
-        for match in _KEY.finditer(block):
-            found.setdefault(match[1], match)
-        ends = [*[match.start() for match in found.values()][1:], len(block)]
-        yield {key: block[match.end() : end].strip() for (key, match), end in zip(found.items(), ends, strict=True)}
+    return map(fields_of, blocks(text, first_key))
+
+
+def blocks(text: str, first_key: str) -> list[str]:
+    """The text of each record, see ``records``."""
+    found = re.split(rf"^(?={first_key}=)", text, flags=re.MULTILINE)
+    return [block for block in found if block.startswith(first_key + "=")]
+
+
+def fields_of(block: str) -> dict[str, str]:
+    """The values of one record by their keys, see ``records``."""
+    found: dict[str, re.Match[str]] = {}
+    for match in _KEY.finditer(block):
+        found.setdefault(match[1], match)
+    ends = [*[match.start() for match in found.values()][1:], len(block)]
+    return {key: block[match.end() : end].strip() for (key, match), end in zip(found.items(), ends, strict=True)}

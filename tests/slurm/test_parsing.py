@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.model.job import Job, JobState
+from burstd.model.node import Node
 from burstd.model.shape import Gres
 from burstd.slurm import jobs, text
 from burstd.slurm.commands import Commands
@@ -182,7 +183,12 @@ NODE_22 = (
 
 
 def test_a_node_with_everything() -> None:
-    first, second = parse_nodes(NODE_22 + "NodeName=op1 CPUTot=8 State=IDLE Gres=(null)\n", later)
+    known: dict[str, Node] = {}
+    op1 = "NodeName=op1 CPUTot=8 State=IDLE Gres=(null)\n"
+    first, second = parse_nodes(NODE_22 + op1, later, known)
+    again = parse_nodes(NODE_22.replace("State=MIXED", "State=DOWN") + op1, later, known)
+    assert again[0].state == "DOWN"
+    assert again[1] is second
     assert (first.name, first.state, first.flags) == ("cl1", "MIXED", frozenset({"CLOUD", "DRAIN"}))
     assert (first.cpus, first.cpus_allocated, first.memory_mib, first.memory_allocated_mib) == (2, 1, 1000, 500)
     assert first.gres == (Gres("gpu", "v100", 4), Gres("mps", "", 400))
