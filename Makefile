@@ -2,7 +2,7 @@
 RELEASE ?= bookworm
 .ONESHELL:
 .SHELLFLAGS := -eu -c
-.PHONY: demo demo-shell test check slow wheel clean help
+.PHONY: demo demo-shell test check clean help
 
 help:
 	@echo "make demo [RELEASE=bookworm|trixie|forky]   a whole burst, on this machine, in boxes (root)"
