@@ -1,10 +1,20 @@
-"""Figures that tests measure, shown at the end of the run whether they pass or not."""
+"""A site for the tests that leave one as it was, and the figures that are shown at the end of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from burstd.model.offer import Pool
+from burstd.model.shape import Shape
+from tests.e2e.sites import QUICK, site_up, wait_all_gone
+from tests.lab.site import CPU, GPU, Site
+
+SOLO = Pool("solo", ("solo1",), ("burst",), Shape(2, 1000, (), frozenset({"solo"})))
+# A slot that no offer is large enough for: what waits for it waits for ever.
+CLOSED = Pool("closed", ("closed1",), ("burst",), Shape(64, 100_000, (), frozenset({"closed"})))
+SETTINGS = QUICK + "[policies.limits]\nusers.bob.nodes = 0\n"
 
 _FIGURES = pytest.StashKey[list[str]]()
 
@@ -21,3 +31,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("measured end to end")
         for line in figures:
             terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def whole_site() -> Iterator[Site]:
+    with site_up(pools=[GPU, CPU, SOLO, CLOSED], settings=SETTINGS) as up:
+        yield up
+
+
+@pytest.fixture
+def site(whole_site: Site) -> Site:
+    """The site without jobs, machines and a hold, whatever a test before has left."""
+    whole_site.cluster.sh("scancel -u ada; scancel -u bob")
+    if whole_site.ask("status")["daemon"]["paused"]:
+        whole_site.burstctl("unhold")
+    if any(node["held"] for node in whole_site.api("/v1/nodes")["nodes"]):
+        whole_site.burstctl("node", "release", "solo1")
+    wait_all_gone(whole_site)
+    return whole_site

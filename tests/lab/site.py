@@ -30,7 +30,7 @@ CONFIG = "/etc/burstd/burstd.toml"
 LOG = "/var/log/burstd.log"
 _PID = "/run/burstd.pid"
 _PATIENCE_S = 10.0
-_SHOW = "squeue; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
+_SHOW = "squeue | head -40; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
 
 GPU = Pool(
     "gpu",

@@ -1,0 +1,118 @@
+"""burstctl against the real daemon: pins, drained nodes, a hold, why a job waits, who may see what, new settings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from burstd.cli.session import Code
+from tests.e2e.sites import claims_of, events, wait_all_gone
+from tests.lab.site import CONFIG, Site
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+
+def states(site: Site, pool: str) -> list[str]:
+    return sorted(n["state"] for n in site.api("/v1/nodes")["nodes"] if n["pool"] == pool)
+
+
+def test_a_floor_brings_nodes_without_jobs(site: Site) -> None:
+    site.burstctl("scale", "cpu", "2", "--floor", "--for", "1h")
+    site.wait(lambda: states(site, "cpu") == ["open", "open"], 60, "two nodes without a job")
+    (pin,) = next(p["pins"] for p in site.ask("status")["pools"] if p["name"] == "cpu")
+    assert (pin["kind"], pin["nodes"], pin["by"]) == ("floor", 2, "root")
+    assert {n["cause"] for n in site.api("/v1/nodes")["nodes"]} == {"pin"}
+    job = site.submit("-p burst -c2 --mem=200 -t5 -C cloud")
+    site.wait_job(job)
+    assert claims_of(site, job) == [], "it ran on a node that was there"
+    site.burstctl("scale", "cpu", "--clear")
+    wait_all_gone(site)
+
+
+def test_a_drained_node_ends_its_job_and_is_not_used_until_released(site: Site) -> None:
+    words = "-p burst -C solo -c1 --mem=100 -t5"
+    running = site.submit(words, "sleep 4")
+    site.wait_job(running, ["RUNNING"])
+    site.burstctl("node", "drain", "solo1", "--reason", "new disk")
+    waiting = site.submit(words)
+    site.wait_job(running)
+    site.wait(lambda: states(site, "solo") == ["held"], 60, "its machine is gone")
+    assert site.instances() == []
+    assert site.job(waiting)["JobState"] == "PENDING", "it fitted beside the job that ran there"
+    (held,) = site.api("/v1/nodes")["nodes"]
+    assert (held["slot"], held["held"]["reason"], held["held"]["by"]) == ("solo1", "new disk", "root")
+    assert "held" in site.burstctl("explain", waiting).stdout
+    site.burstctl("node", "release", "solo1")
+    site.wait_job(waiting)
+
+
+def test_on_hold_nothing_is_booted(site: Site) -> None:
+    site.burstctl("hold", "the chiller is off")
+    job = site.submit("-p burst -C solo -c1 --mem=100 -t5")
+    site.wait(lambda: any(j["id"] == job for j in site.ask("job", "list")["jobs"]), 10, "burstd knows the job")
+    assert "the chiller is off" in site.burstctl("status").stdout
+    assert claims_of(site, job) == []
+    assert site.ask("plan")["paused"] == "the chiller is off"
+    assert site.instances() == []
+    site.burstctl("unhold")
+    site.wait_job(job)
+
+
+def test_explain_names_why_a_job_waits(site: Site) -> None:
+    limited = site.submit("-p burst -C solo -c1 --mem=100 -t5", user="bob")
+    held = site.submit("-p burst -C solo -c1 --mem=100 -t5 --hold", user="bob")
+    site.wait(lambda: len(site.ask("job", "list")["jobs"]) == 2, 10, "burstd knows the jobs")
+    limit = "the limit of user bob is 0 node(s)"
+    site.wait(lambda: limit in site.burstctl("explain", limited).stdout, 20, "the limit is named")
+    said = site.ask("explain", held)
+    assert "its user holds it" in said["slurm"]
+    assert any("scontrol release" in remedy for remedy in said["remedies"])
+    assert site.instances() == []
+
+
+def test_others_see_their_own_only(site: Site) -> None:
+    adas = site.submit("-p burst -C solo -c1 --mem=100 -t5 -J secret", "sleep 3")
+    bobs = site.submit("-p burst -C solo -c1 --mem=100 -t5", user="bob")
+    site.wait_job(adas, ["RUNNING"])
+
+    def seen(user: str) -> set[str]:
+        return {j["id"] for j in json.loads(site.burstctl("job", "list", "--json", user=user).stdout)["jobs"]}
+
+    assert seen("root") == {adas, bobs}
+    assert seen("ada") == {adas}
+    assert seen("bob") == {bobs}
+    for words in (("status",), ("node", "list"), ("event", "list"), ("job", "list"), ("plan",)):
+        text = site.burstctl(*words, "--json", user="bob", check=False).stdout
+        assert "secret" not in text
+        assert f"job {adas}" not in text, f"{words} tells bob of ada's job"
+    assert site.burstctl("job", "show", adas, user="bob", check=False).returncode == Code.FORBIDDEN
+    assert site.burstctl("explain", adas, user="bob", check=False).returncode == Code.FORBIDDEN
+    for command in (("scale", "cpu", "1"), ("hold", "no"), ("unhold",), ("node", "drain", "solo1")):
+        refused = site.burstctl(*command, user="bob", check=False)
+        assert refused.returncode == Code.FORBIDDEN, f"{command}: {refused.stdout}{refused.stderr}"
+    site.wait_job(adas)
+
+
+def test_broken_settings_leave_the_old_ones_in_force(site: Site) -> None:
+    good = site.burstd_toml()
+    lines = good.splitlines()
+    at = lines.index("keep_alive_s = 2")
+    lines[at] = "keep_alife_s = 2"
+    site.write(CONFIG, "\n".join(lines))
+    site.signal_burstd("HUP")
+    site.wait(lambda: "settings not taken" in site.said(), 10, "burstd says that it does not take them")
+    said = site.said().partition("settings not taken")[2]
+    assert f"line {at + 1}: policies.idle.keep_alife_s" in said, said
+    assert "did you mean 'keep_alive_s'" in said, said
+    job = site.submit("-p burst -C solo -c1 --mem=100 -t5")
+    site.wait_job(job)
+
+    site.write(CONFIG, good.replace("keep_alive_s = 2", "keep_alive_s = 60"))
+    site.signal_burstd("HUP")
+    site.wait(lambda: any(e["new"] == "reloaded" for e in events(site, "daemon")), 10, "they are taken")
+    kept = lambda: any("of 60 s" in e["reason"] for e in events(site, "claim:") if e["new"] == "keep")  # noqa: E731
+    site.submit("-p burst -C solo -c1 --mem=100 -t5")
+    site.wait(kept, 60, "the new time is in force")
+    site.write(CONFIG, good)
+    site.signal_burstd("HUP")
