@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from burstd.model.errors import SchedulerUnavailable
+from burstd.sim.clock import VirtualClock
 from burstd.store import StoreFull
 
 T = TypeVar("T")
@@ -141,9 +142,18 @@ def store_that_may_die(store: T, bomb: Bomb, disk: Disk) -> T:
 
 @dataclass(slots=True)
 class Line:
-    """The line to slurmctld: so many answers to changes are lost though they were made."""
+    """The line to slurmctld."""
 
+    clock: VirtualClock
     lost_answers: int = 0
+    """So many answers to changes are lost though they were made."""
+    call_s: float = 0.0
+    """How long each call takes, half of it before slurmctld does it: jobs start and end between two calls."""
+
+    def half_a_call(self) -> None:
+        """Time passes."""
+        if self.call_s:
+            self.clock.advance(self.call_s / 2)
 
 
 def slurm_that_may_die(slurm: T, bomb: Bomb, line: Line) -> T:
@@ -155,7 +165,9 @@ def slurm_that_may_die(slurm: T, bomb: Bomb, line: Line) -> T:
 
         def ask(*args: Any, **kwargs: Any) -> Any:
             bomb.pass_by(f"before {name} {args}")
+            line.half_a_call()
             result = call(*args, **kwargs)
+            line.half_a_call()
             bomb.pass_by(f"after {name} {args}")
             if name in SLURM_CHANGES and line.lost_answers:
                 line.lost_answers -= 1

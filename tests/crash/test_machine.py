@@ -71,12 +71,14 @@ class Crashes(RuleBasedStateMachine):
         beta=st.sampled_from([Idempotency.SETTLE, Idempotency.NAME]),
         lag=st.sampled_from([0.0, 4.0]),
         alpha=st.sampled_from(["sandbox", "sim", "none"]),
+        call_s=st.sampled_from([0.0, 0.3]),
     )
-    def begin(self, beta: Idempotency, lag: float, alpha: str) -> None:
+    def begin(self, beta: Idempotency, lag: float, alpha: str, call_s: float) -> None:
         self.folder = ExitStack()
         self.world = World(
             self.folder.enter_context(memory_folder()), template=self.template, alpha=alpha, beta=beta, lag_s=lag
         )
+        self.world.line.call_s = call_s
         self.jobs: list[str] = []
 
     # Users.

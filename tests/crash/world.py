@@ -103,7 +103,7 @@ class World:
                 self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (3, 2), ("1.0", "4.0"))
             case _:
                 pass
-        self.bomb, self.disk, self.line = Bomb(), Disk(), Line()
+        self.bomb, self.disk, self.line = Bomb(), Disk(), Line(self.clock)
         self.delays: dict[str, Delay] = {}
         """How slow the lanes of the workers are: ``alpha``, ``alpha:list``, ``nodes``."""
         self.workers = QueuedWorkers(self.clock, self.delays)
@@ -351,7 +351,6 @@ class World:
             and all(n.powered_down and n.state == "IDLE" and not n.drained for n in slots)
             and gate == SLOTS
             and len(self.slurm.reservations()) == 1
-            and not self.workers.waiting
         )
 
     def check_bill(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,19 +16,25 @@ FILL = f"{STATE}/fill"
 
 
 @pytest.fixture
-def small(site: Site) -> Site:
-    """burstd with its record on a disk of its own, of a few MiB more than the record has."""
+def small(site: Site) -> Iterator[Site]:
+    """burstd with its record on a disk of its own, of a few MiB more than the record has, until the test is over."""
     site.kill_burstd("TERM")
     size = int(site.cluster.sh(f"du -sm {STATE}").split()[0]) + 4
     site.cluster.sh(f"cp -a {STATE} /tmp/kept")
     process = site.cluster.head.process
     assert process is not None
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}M,mode=0755", "state", STATE]
     # From outside: the box's own root may not mount.
-    subprocess.run(["nsenter", f"--target={process.pid}", "--mount", "--", *mount], check=True)
-    site.cluster.sh(f"cp -a /tmp/kept/. {STATE}")
+    within = ["nsenter", f"--target={process.pid}", "--mount", "--"]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}M,mode=0755", "state", STATE]
+    subprocess.run([*within, *mount], check=True)
+    site.cluster.sh(f"cp -a /tmp/kept/. {STATE}; rm -r /tmp/kept")
     site.start_burstd()
-    return site
+    yield site
+    site.kill_burstd("TERM")
+    site.cluster.sh(f"rm -f {FILL}; cp -a {STATE} /tmp/kept")
+    subprocess.run([*within, "umount", STATE], check=True)
+    site.cluster.sh(f"find {STATE} -mindepth 1 -delete; cp -a /tmp/kept/. {STATE}; rm -r /tmp/kept")
+    site.start_burstd()
 
 
 def test_a_full_disk(small: Site) -> None:
