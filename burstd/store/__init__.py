@@ -1,9 +1,10 @@
-"""The record: the only room that speaks to the database. Claims, events, pins, remarks, the bill."""
+"""The record: the only room that speaks to the database. Claims, jobs' data, events, pins, remarks, the bill."""
 
 from burstd.store.errors import (
     IllegalMove,
     Refused,
     SlotTaken,
+    StagingExists,
     StaleState,
     StoreBroken,
     StoreError,
@@ -13,10 +14,12 @@ from burstd.store.errors import (
     StoreReadOnly,
     StoreUnavailable,
     UnknownClaim,
+    UnknownStaging,
 )
-from burstd.store.event import Event, claim_subject, replay
+from burstd.store.event import Event, claim_subject, replay, replay_stagings, stage_subject
 from burstd.store.money import BillLine
 from burstd.store.reader import Held, Noted, Reader
+from burstd.store.stagings import StagingFields
 from burstd.store.store import ClaimFields, Store
 
 __all__ = [
@@ -29,6 +32,8 @@ __all__ = [
     "Reader",
     "Refused",
     "SlotTaken",
+    "StagingExists",
+    "StagingFields",
     "StaleState",
     "Store",
     "StoreBroken",
@@ -39,6 +44,9 @@ __all__ = [
     "StoreReadOnly",
     "StoreUnavailable",
     "UnknownClaim",
+    "UnknownStaging",
     "claim_subject",
     "replay",
+    "replay_stagings",
+    "stage_subject",
 ]

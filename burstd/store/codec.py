@@ -22,8 +22,14 @@ _AS_JSON = frozenset({"offer", "jobs", "users"})
 
 
 def dump(value: object) -> str:
-    """JSON, the same text for the same value."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """JSON, the same text for the same value; a text that every database takes."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A path with bytes that are no UTF-8 holds surrogates, which only the escaped form can carry.
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text
 
 
 def clean(text: str) -> str:

@@ -41,12 +41,20 @@ class UnknownClaim(Refused):
     """No claim has this id."""
 
 
+class UnknownStaging(Refused):
+    """No job of this id has data on record."""
+
+
+class StagingExists(Refused):
+    """The job has data on record that is not cleared."""
+
+
 class StaleState(Refused):
-    """The claim is not in the state that the change starts from."""
+    """The claim, or the job's data, is not in the state that the change starts from."""
 
 
 class IllegalMove(Refused):
-    """The table of transitions (burstd.model.claim.TRANSITIONS), or a rule of the record, does not allow it."""
+    """The table of transitions (burstd.model.claim, burstd.model.data), or a rule of the record, does not allow it."""
 
 
 class SlotTaken(Refused):

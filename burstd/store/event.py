@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from burstd.model.claim import Claim, ClaimState
+from burstd.model.data import StageState, Staging
 from burstd.store.codec import claim_from_plain, from_plain
+from burstd.store.staging_codec import staging_field, staging_from_plain
 
 REMARKED = "remark"
 """Key in the data of an event that is a remark: about a claim, it is no part of its life."""
@@ -20,7 +22,7 @@ class Event:
     seq: int
     time: float
     subject: str
-    """``claim:ID``, ``job:ID``, ``pool:NAME``, ``slot:NODE``, ``breaker:KEY``, ``meta:KEY``, ``daemon`` ..."""
+    """``claim:ID``, ``stage:JOBID``, ``job:ID``, ``pool:NAME``, ``slot:NODE``, ``breaker:KEY``, ``meta:KEY`` ..."""
     old: str
     new: str
     reason: str
@@ -32,6 +34,11 @@ class Event:
 def claim_subject(claim_id: str) -> str:
     """The subject under which a claim's events are logged."""
     return f"claim:{claim_id}"
+
+
+def stage_subject(job_id: str) -> str:
+    """The subject under which the events of a job's data are logged."""
+    return f"stage:{job_id}"
 
 
 def replay(events: Iterable[Event]) -> dict[str, Claim]:
@@ -57,3 +64,29 @@ def replay(events: Iterable[Event]) -> dict[str, Claim]:
             changes |= {"state": ClaimState(event.new), "since": event.time, "reason": event.reason}
         claims[claim_id] = replace(claim, **changes)
     return claims
+
+
+def replay_stagings(events: Iterable[Event]) -> dict[str, Staging]:
+    """The data of jobs that follows from the log, by job id, as ``replay`` does it for claims.
+
+    A first event (``data["staging"]``) of a job that is known replaces it: the id came again. Raises ValueError.
+    """
+    stagings: dict[str, Staging] = {}
+    for event in sorted(events, key=lambda e: e.seq):
+        kind, _, job_id = event.subject.partition(":")
+        if kind != "stage" or REMARKED in event.data:
+            continue
+        if "staging" in event.data:
+            stagings[job_id] = staging_from_plain(event.data["staging"])
+            continue
+        staging = stagings.get(job_id)
+        if staging is None or staging.state != event.old:
+            was = "unknown" if staging is None else staging.state
+            raise ValueError(
+                f"event {event.seq} takes the data of job {job_id} out of {event.old}, but it is {was} by then."
+            )
+        changes = {name: staging_field(name, plain) for name, plain in event.data.get("set", {}).items()}
+        if event.old != event.new:
+            changes |= {"state": StageState(event.new), "since": event.time, "reason": event.reason}
+        stagings[job_id] = replace(staging, **changes)
+    return stagings

@@ -13,13 +13,14 @@ from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func
 
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.clock import Clock
+from burstd.model.data import StageState, Staging
 from burstd.model.policy import Remark
 from burstd.model.provider import LaunchRequest
 from burstd.model.snapshot import Breaker, Launched, Pin
 from burstd.store import money
 from burstd.store.codec import claim_from_row, request_from_text
 from burstd.store.engine import database_url, in_memory, in_words, is_sqlite, open_engine, shown
-from burstd.store.errors import StoreUnavailable, UnknownClaim
+from burstd.store.errors import StoreUnavailable, UnknownClaim, UnknownStaging
 from burstd.store.event import Event, claim_subject
 from burstd.store.migrate import check
 from burstd.store.rows import (
@@ -33,8 +34,10 @@ from burstd.store.rows import (
     PIN,
     REMARK,
     REQUEST,
+    STAGING,
     USER_DATA,
 )
+from burstd.store.staging_codec import staging_from_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,44 @@ class Reader:
         with self._reading() as connection:
             return tuple(claim_from_row(row) for row in connection.execute(query).mappings())
 
+    def stagings(self, live: bool = True) -> tuple[Staging, ...]:
+        """The data of all jobs whose data is not CLEARED (``live`` False: of those too), oldest first."""
+        query = select(STAGING).order_by(STAGING.c.created, STAGING.c.job_id)
+        if live:
+            query = query.where(STAGING.c.state.in_([s.value for s in StageState if s is not StageState.CLEARED]))
+        with self._reading() as connection:
+            return tuple(staging_from_row(row) for row in connection.execute(query).mappings())
+
+    def staging(self, job_id: str) -> Staging:
+        """The data of one job, CLEARED or not. Raises UnknownStaging."""
+        with self._reading() as connection:
+            return staging_of(connection, job_id)
+
+    def find_stagings(
+        self,
+        *,
+        user: str = "",
+        states: Collection[StageState] = (),
+        before: tuple[float, str] | None = None,
+        limit: int = 100,
+    ) -> tuple[Staging, ...]:
+        """History: one page of the data of jobs that fits, newest first.
+
+        ``before`` is (``created``, ``job_id``) of the last one of the page before; None: from the newest.
+        """
+        wanted: list[ColumnElement[bool]] = []
+        if user:
+            wanted.append(STAGING.c.user == user)
+        if states:
+            wanted.append(STAGING.c.state.in_([s.value for s in states]))
+        if before is not None:
+            created, job_id = before
+            older = and_(STAGING.c.created == created, STAGING.c.job_id < job_id)
+            wanted.append(or_(STAGING.c.created < created, older))
+        query = select(STAGING).where(*wanted).order_by(STAGING.c.created.desc(), STAGING.c.job_id.desc()).limit(limit)
+        with self._reading() as connection:
+            return tuple(staging_from_row(row) for row in connection.execute(query).mappings())
+
     def launched(self, since: float) -> tuple[Launched, ...]:
         """Claims whose cloud was asked for a machine after ``since``, oldest first, each once."""
         query = select(CLAIM).where(CLAIM.c.launch_called >= since).order_by(CLAIM.c.launch_called)
@@ -243,6 +284,15 @@ def claim_of(connection: Connection, claim_id: str, *, lock: bool = False) -> Cl
     if row is None:
         raise UnknownClaim(f"There is no claim {claim_id!r} on record.")
     return claim_from_row(row)
+
+
+def staging_of(connection: Connection, job_id: str, *, lock: bool = False) -> Staging:
+    """The data of one job, read in somebody's transaction, as ``claim_of`` does. Raises UnknownStaging."""
+    query = select(STAGING).where(STAGING.c.job_id == job_id)
+    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    if row is None:
+        raise UnknownStaging(f"Job {job_id!r} has no data on record.")
+    return staging_from_row(row)
 
 
 def _event(row: RowMapping) -> Event:

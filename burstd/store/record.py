@@ -183,7 +183,11 @@ class Record(Writer):
                     connection.execute(delete(table).where(table.c.claim_id.in_(some)))
                 connection.execute(delete(CLAIM).where(CLAIM.c.id.in_(some)))
             connection.execute(delete(USER_DATA).where(USER_DATA.c.digest.not_in(select(REQUEST.c.user_data))))
-            connection.execute(delete(EVENT).where(EVENT.c.time < before, not_(starts(EVENT.c.subject, "claim:"))))
+            connection.execute(
+                delete(EVENT).where(
+                    EVENT.c.time < before, *(not_(starts(EVENT.c.subject, kind)) for kind in ("claim:", "stage:"))
+                )
+            )
             connection.execute(delete(REMARK).where(REMARK.c.written < before))
             self._said = None
             if ids:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sqlalchemy import Column, Float, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text, text
 from sqlalchemy.dialects import postgresql
 from sqlmodel import Field, SQLModel
 
@@ -31,6 +31,11 @@ def _text(*, key: bool = False, index: bool = False) -> Column[str]:
 
 def _time(*, index: bool = False) -> Column[float]:
     return Column(Float, nullable=False, index=index)
+
+
+def _whole() -> Column[int]:
+    """Bytes, and numbers of users: more than 31 bits."""
+    return Column(BigInteger, nullable=False)
 
 
 class ClaimRow(Row, table=True):
@@ -171,6 +176,38 @@ class BreakerRow(Row, table=True):
     error: str = Field(sa_column=_text())
 
 
+class StagingRow(Row, table=True):
+    """The data of one job; the columns are named as the fields of ``Staging``."""
+
+    __tablename__ = "staging"
+
+    job_id: str = Field(sa_column=_text(key=True))
+    user: str = Field(sa_column=_text(index=True))
+    uid: int = Field(sa_column=_whole())
+    gid: int = Field(sa_column=_whole())
+    directives: str = Field(sa_column=_text())
+    state: str = Field(sa_column=_text(index=True))
+    since: float = Field(sa_column=_time())
+    created: float = Field(sa_column=_time(index=True))
+    store: str = Field(sa_column=_text())
+    account: str = Field(sa_column=_text())
+    work_dir: str = Field(sa_column=_text())
+    trees: str = Field(sa_column=_text())
+    nodes: str = Field(sa_column=_text())
+    outputs: str = Field(sa_column=_text())
+    job_state: str = Field(sa_column=_text())
+    exit_code: str = Field(sa_column=_text())
+    bytes_in: int = Field(sa_column=_whole())
+    bytes_sent: int = Field(sa_column=_whole())
+    bytes_out: int = Field(sa_column=_whole())
+    estimated_ready: float = Field(sa_column=_time())
+    staged: float = Field(sa_column=_time())
+    attempts: int = Field(sa_column=Column(Integer, nullable=False))
+    error: str = Field(sa_column=_text())
+    resume: str = Field(sa_column=_text())
+    reason: str = Field(sa_column=_text())
+
+
 class MetaRow(Row, table=True):
     """Single words about the cluster: its name, whether burstd is paused ..."""
 
@@ -194,4 +231,5 @@ REMARK = table(RemarkRow)
 PIN = table(PinRow)
 HELD = table(HeldRow)
 BREAKER = table(BreakerRow)
+STAGING = table(StagingRow)
 META = table(MetaRow)

@@ -1,4 +1,4 @@
-"""The record: claims, their requests and their events. What administrators say, and remarks, are in record.py."""
+"""The record: claims, their requests and their events. Jobs' data is in stagings.py, all else in record.py."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from burstd.store.codec import claim_from_plain, columns, plain_claim, request_t
 from burstd.store.errors import IllegalMove, SlotTaken, StaleState
 from burstd.store.event import claim_subject
 from burstd.store.reader import claim_of
-from burstd.store.record import Record
 from burstd.store.rows import CLAIM, CLAIM_JOB, CLAIM_USER, REQUEST, USER_DATA
+from burstd.store.stagings import Stagings
 from burstd.store.writer import chunks
 
 
@@ -36,7 +36,7 @@ class ClaimFields(TypedDict, total=False):
     error: str
 
 
-class Store(Record):
+class Store(Stagings):
     """The only writer. Opened, used and closed by one thread; every method is one transaction, or part of a batch.
 
     All methods raise StoreError kinds. Refused kinds (UnknownClaim, StaleState, IllegalMove, SlotTaken) are about

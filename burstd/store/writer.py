@@ -143,9 +143,9 @@ class Writer(Reader):
         cause: str = "burstd",
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Logs something that is no claim's change: a start, a clock jump, an orphan removed."""
-        if subject.startswith("claim:"):
-            raise AssertionError("Events of claims are written by the changes of claims, so that replay holds.")
+        """Logs something that is no change of a claim or a job's data: a start, a clock jump, an orphan removed."""
+        if subject.startswith(("claim:", "stage:")):
+            raise AssertionError("Events of claims and stagings are written by their changes, so that replay holds.")
         with self._writing() as connection:
             self._log(connection, self._entry(subject, old, new, reason, cause, data or {}))
 
