@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from burstd.model.errors import BurstdError
 
 OBJECT_BYTES = 32 << 20
 """No object is larger: it is sent in one piece, and what a broken connection loses is at most this."""
+KEY_LENGTH = 200
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*", re.ASCII)
 
 
 class StagerError(BurstdError):
@@ -68,11 +71,16 @@ class Reach:
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
+def is_key(text: str) -> bool:
+    """Whether a store takes it: ``[A-Za-z0-9._/-]``, at most KEY_LENGTH; parts between slashes begin with no dot."""
+    return len(text) <= KEY_LENGTH and _KEY.fullmatch(text) is not None
+
+
 class Stager(Protocol):
     """A store. Calls block, are made from several threads at once, and raise StagerError kinds only.
 
-    Keys are ``[A-Za-z0-9._/-]``, at most 200 characters; a put is whole or not there. Constructed by an entry point of
-    the group ``burstd.stagers`` (docs/stager-authors.md).
+    Keys are such that ``is_key`` takes (others are a StoreRefused), and none is what another has before a slash; a put
+    is whole or not there. Constructed by an entry point of the group ``burstd.stagers`` (docs/stager-authors.md).
     """
 
     name: str
@@ -123,6 +131,15 @@ class Stager(Protocol):
 
     def close(self) -> None:
         """Gives connections back."""
+        ...
+
+
+@runtime_checkable
+class InPlace(Protocol):
+    """An optional ability: sources that nodes see as they are, so that nothing is sent."""
+
+    def in_place(self, path: str) -> str | None:
+        """The path by which nodes see this one of the head, None where they do not. Both absolute, as os.fsdecode."""
         ...
 
 
