@@ -5,12 +5,14 @@ from burstd.settings.faults import Fault, SettingsError
 from burstd.settings.load import DEFAULT_PATH, load, loads, pools
 from burstd.settings.plugins import Chosen, Plugin, Plugins, PluginUnusable, Resolved, resolve
 from burstd.settings.sections import Daemon, NodeSettings, Policies, PoolSettings, Settings, Slurm
+from burstd.settings.staging import Dataset, Quota, Staging, StoreSettings
 
 __all__ = [
     "DEFAULT_PATH",
     "Change",
     "Chosen",
     "Daemon",
+    "Dataset",
     "Difference",
     "Fault",
     "NodeSettings",
@@ -19,10 +21,13 @@ __all__ = [
     "Plugins",
     "Policies",
     "PoolSettings",
+    "Quota",
     "Resolved",
     "Settings",
     "SettingsError",
     "Slurm",
+    "Staging",
+    "StoreSettings",
     "diff",
     "load",
     "loads",

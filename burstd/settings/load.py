@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Shape
 from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
-from burstd.settings.sections import Section, Settings
+from burstd.settings.fields import Section
+from burstd.settings.sections import Settings
 from burstd.settings.source import KeyPath, Source, find_lines
 
 DEFAULT_PATH = Path("/etc/burstd/burstd.toml")
@@ -170,12 +171,26 @@ def _across(data: Mapping[str, Any]) -> Iterator[Fault]:
     for provider in trust if isinstance(trust, dict) else ():
         if provider not in known:
             yield Fault(("node", "host_keys_of", provider), _no_provider(provider, known))
+    staging = data.get("staging")
+    if isinstance(staging, dict):
+        yield from _of_staging(staging)
     policies = data.get("policies")
     chain = policies.get("chain") if isinstance(policies, dict) else None
     if isinstance(chain, list):
         for i, policy in enumerate(chain):
             if policy in chain[:i]:
                 yield Fault(("policies", "chain", i), f"{policy!r} stands in the chain twice")
+
+
+def _of_staging(staging: Mapping[str, Any]) -> Iterator[Fault]:
+    stores = staging.get("stores")
+    known = sorted(stores) if isinstance(stores, dict) else []
+    there = f"known: {', '.join(known)}" if known else "there is no table [staging.stores.NAME] at all"
+    store = staging.get("store", "")
+    if store == "":
+        yield Fault(("staging", "store"), f"must be set: the name of the store in use; {there}")
+    elif isinstance(store, str) and store not in known:
+        yield Fault(("staging", "store"), f"no store is called {store!r}{nearest(store, known) or ';'} {there}")
 
 
 def _no_provider(name: str, known: list[str]) -> str:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -16,10 +16,11 @@ from pydantic import BaseModel, ValidationError
 from burstd.model.errors import BurstdError
 from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
 from burstd.settings.load import secret_faults
-from burstd.settings.sections import Settings
+from burstd.settings.sections import ProviderSettings, Settings
 from burstd.settings.source import KeyPath
+from burstd.settings.staging import StoreSettings
 
-Group = Literal["providers", "policies"]
+Group = Literal["providers", "policies", "stagers"]
 
 
 class PluginUnusable(BurstdError):
@@ -28,7 +29,7 @@ class PluginUnusable(BurstdError):
 
 @runtime_checkable
 class Plugin(Protocol):
-    """What an entry point of ``burstd.providers`` or ``burstd.policies`` names."""
+    """What an entry point of ``burstd.providers``, ``burstd.policies`` or ``burstd.stagers`` names."""
 
     @property
     def name(self) -> str:
@@ -42,13 +43,13 @@ class Plugin(Protocol):
 
     @property
     def make(self) -> Callable[..., Any]:
-        """Makes the provider or the policy from its settings."""
+        """Makes the provider, the policy or the store from its settings."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A plug-in with the settings that it is to have. ``name`` is the table's: a provider's name, a policy's name."""
+    """A plug-in with the settings that it is to have. ``name``: a provider's, a store's or a policy's."""
 
     name: str
     plugin: Plugin
@@ -57,10 +58,11 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """All plug-ins that the settings name: providers by name, policies in the order of the chain."""
+    """All plug-ins that the settings name: providers and stores by name, policies in the chain's order."""
 
     providers: Mapping[str, Chosen]
     policies: tuple[Chosen, ...]
+    stores: Mapping[str, Chosen] = field(default_factory=dict)
 
 
 class Plugins:
@@ -72,7 +74,7 @@ class Plugins:
     @classmethod
     def installed(cls) -> Self:
         """Those of all installed packages, by their entry points."""
-        groups: tuple[Group, ...] = ("providers", "policies")
+        groups: tuple[Group, ...] = ("providers", "policies", "stagers")
         return cls({g: {p.name: _loader(p) for p in entry_points(group=f"burstd.{g}")} for g in groups})
 
     def names(self, group: Group) -> list[str]:
@@ -100,18 +102,26 @@ class Plugins:
 
 
 def resolve(settings: Settings, plugins: Plugins, *, check_files: bool = True) -> Resolved:
-    """Checks the tables of providers and policies against the plug-ins they are for.
+    """Checks the tables of providers, policies and stores against the plug-ins they are for.
 
     Raises SettingsError with every fault, as ``load`` does.
     """
     faults: list[Fault] = []
-    providers: dict[str, Chosen] = {}
-    for name, table in settings.providers.items():
-        place: KeyPath = ("providers", name)
-        plugin = _plugin(plugins, "providers", table.kind, (*place, "kind"), faults)
-        made = _own_settings(plugin, table.own, place, faults, check_files=check_files) if plugin else None
-        if plugin is not None and made is not None:
-            providers[name] = Chosen(name, plugin, made)
+
+    def named(
+        group: Group, tables: Mapping[str, ProviderSettings | StoreSettings], around: KeyPath
+    ) -> dict[str, Chosen]:
+        found: dict[str, Chosen] = {}
+        for name, table in tables.items():
+            place: KeyPath = (*around, name)
+            plugin = _plugin(plugins, group, table.kind, (*place, "kind"), faults)
+            made = _own_settings(plugin, table.own, place, faults, check_files=check_files) if plugin else None
+            if plugin is not None and made is not None:
+                found[name] = Chosen(name, plugin, made)
+        return found
+
+    providers = named("providers", settings.providers, ("providers",))
+    stores = named("stagers", settings.staging.stores, ("staging", "stores"))
     chain: list[Chosen] = []
     own = settings.policies.own
     for i, name in enumerate(settings.policies.chain):
@@ -128,13 +138,13 @@ def resolve(settings: Settings, plugins: Plugins, *, check_files: bool = True) -
             faults.append(Fault(("policies", name), text))
     if faults:
         raise SettingsError(settings.source, faults)
-    return Resolved(providers, tuple(chain))
+    return Resolved(providers, tuple(chain), stores)
 
 
 def _plugin(plugins: Plugins, group: Group, name: str, place: KeyPath, faults: list[Fault]) -> Plugin | None:
     known = plugins.names(group)
     if name not in known:
-        what = {"providers": "kind of provider", "policies": "policy"}[group]
+        what = {"providers": "kind of provider", "policies": "policy", "stagers": "kind of store"}[group]
         text = f"there is no {what} {name!r}{nearest(name, known) or ';'} installed: {', '.join(known) or 'none'}"
         faults.append(Fault(place, text))
         return None

@@ -10,14 +10,13 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PrivateAttr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from burstd.core.tuning import Tuning
 from burstd.model.shape import Gres
+from burstd.settings.fields import RESTART, SECRET, AbsolutePath, Count, Name, Seconds, Section, matching
 from burstd.settings.source import Source
-
-RESTART: dict[str, JsonValue] = {"restart": True}
-SECRET: dict[str, JsonValue] = {"secret": True}
+from burstd.settings.staging import Staging
 
 _DEFAULT = Tuning()
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -50,12 +49,6 @@ def _gres(value: object) -> object:
     return tuple(found)
 
 
-def _absolute(path: Path) -> Path:
-    if not path.is_absolute():
-        raise ValueError("must be an absolute path: a daemon has no folder of its own to start from")
-    return path
-
-
 def _no_password(text: str) -> str:
     if re.match(r"\w+(\+\w+)?://[^/@]*:[^/@]+@", text):
         raise ValueError(
@@ -65,33 +58,10 @@ def _no_password(text: str) -> str:
     return text
 
 
-def _matching(pattern: str, says: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if re.fullmatch(pattern, text) is None:
-            raise ValueError(says)
-        return text
-
-    return AfterValidator(check)
-
-
-Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True, ge=1)]
 Memory = Annotated[int, BeforeValidator(_memory), Field(strict=True, ge=0)]
 GresList = Annotated[tuple[Gres, ...], BeforeValidator(_gres)]
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 Words = tuple[Annotated[str, Field(min_length=1)], ...]
-Name = Annotated[
-    str,
-    _matching(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "the name must be 1 to 32 letters, digits, '-' and '_'"),
-]
-
-Feature = Annotated[str, _matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")]
-
-
-class Section(BaseModel):
-    """A table of the file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+Feature = Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")]
 
 
 class Daemon(Section):
@@ -129,10 +99,10 @@ class Slurm(Section):
     interface: Literal["auto", "commands", "pyslurm"] = Field(default="auto", json_schema_extra=RESTART)
     bin_dir: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
     conf: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
-    gate: Annotated[str, _matching(r"[A-Za-z0-9][\w.-]{0,63}", "must be a name that Slurm takes for a reservation")] = (
+    gate: Annotated[str, matching(r"[A-Za-z0-9][\w.-]{0,63}", "must be a name that Slurm takes for a reservation")] = (
         Field(default=_DEFAULT.gate, json_schema_extra=RESTART)
     )
-    conf_server: Annotated[str, _matching(_SERVERS, "must be 'host' or 'host:port', as slurmd takes it")] = ""
+    conf_server: Annotated[str, matching(_SERVERS, "must be 'host' or 'host:port', as slurmd takes it")] = ""
     bind_depth: Annotated[int, Field(strict=True, ge=0)] = _DEFAULT.bind_depth
     bind_timeout_s: Seconds = _DEFAULT.bind_timeout_s
     state_save_location: Annotated[AbsolutePath | None, BeforeValidator(_auto)] = Field(
@@ -164,7 +134,7 @@ class PoolSettings(Section):
     memory: Memory
     gres: GresList = ()
     features: tuple[
-        Annotated[str, _matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
+        Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()
     offers: Annotated[tuple[Offers, ...], Field(min_length=1)]
 
@@ -230,7 +200,7 @@ class NodeSettings(Section):
 class Settings(Section):
     """The whole file."""
 
-    cluster: Annotated[str, _matching(r"[a-z0-9-]{1,32}", "must be 1 to 32 of a-z, 0-9 and '-'")] = Field(
+    cluster: Annotated[str, matching(r"[a-z0-9-]{1,32}", "must be 1 to 32 of a-z, 0-9 and '-'")] = Field(
         json_schema_extra=RESTART
     )
     daemon: Daemon = Daemon()
@@ -239,6 +209,7 @@ class Settings(Section):
     providers: dict[Name, ProviderSettings] = Field(default_factory=dict, json_schema_extra=RESTART)
     policies: Policies = Policies()
     node: NodeSettings = NodeSettings()
+    staging: Staging = Staging()
 
     _source: Source = PrivateAttr(default_factory=Source)
 
@@ -256,6 +227,16 @@ class Settings(Section):
     def ssh_key(self) -> Path:
         """burstd's private ssh key; made at the first start where the setting is left out."""
         return self.node.ssh_key or self.daemon.state_dir / "ssh_key"
+
+    @property
+    def stage_socket(self) -> Path:
+        """Where Slurm's hooks speak to burstd of jobs' data."""
+        return self.staging.socket or self.daemon.runtime_dir / "stage.sock"
+
+    @property
+    def hand_socket(self) -> Path:
+        """Where a burstd that is not root gets processes with users' rights."""
+        return self.staging.hand_socket or self.daemon.runtime_dir / "hand.sock"
 
     @property
     def tuning(self) -> Tuning:

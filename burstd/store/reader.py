@@ -169,6 +169,13 @@ class Reader:
         with self._reading() as connection:
             return staging_of(connection, job_id)
 
+    def find_staging(self, job_id: str) -> Staging | None:
+        """The same; None where it is not on record."""
+        query = select(STAGING).where(STAGING.c.job_id == job_id)
+        with self._reading() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else staging_from_row(row)
+
     def find_stagings(
         self,
         *,

@@ -11,13 +11,13 @@ import pytest
 from burstd.core.tuning import Tuning
 from burstd.node.checks import NAMES
 from burstd.node.hostkeys import Trust
-from burstd.settings import Daemon, NodeSettings, Settings, Slurm, load, loads, pools
-from burstd.settings.sections import HostKeyTrust, NodeCheck
+from burstd.settings import Daemon, NodeSettings, Quota, Settings, Slurm, Staging, load, loads, pools
+from burstd.settings.sections import HostKeyTrust, NodeCheck, Section
 from burstd.share import share_path
 from burstd.slurm.hostlist import expand
 
 EXAMPLE = share_path("config", "burstd.toml")
-ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE.read_text())
+ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[staging)", "", EXAMPLE.read_text())
 
 # Keys without a default of their own: the example shows what one would write.
 SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data"}
@@ -44,12 +44,26 @@ def test_the_example_shows_every_key_with_its_default(table: str, model: type[Da
         assert getattr(defaults, key) is None, key
 
 
+def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
+    assert not load(EXAMPLE, check_files=False).staging.on
+    shown, staging = tomllib.loads(ALL_SET)["staging"], loads(ALL_SET).staging
+    assert set(shown) == set(Staging.model_fields)
+    assert staging.store in staging.stores
+    for key in set(shown) - {"store", "stores", "quota", "datasets"}:
+        default = Staging.model_fields[key].default
+        assert default is None or getattr(staging, key) == default, key
+    assert set(shown["quota"]) == set(Quota.model_fields)
+    assert staging.datasets["imagenet"].source() == "s3://site-data/imagenet-2021"
+
+
 def test_the_example_marks_what_waits_for_a_restart() -> None:
     text = EXAMPLE.read_text()
-    for model in (Daemon, Slurm, NodeSettings, Settings):
+    for model in (Daemon, Slurm, NodeSettings, Staging, Settings):
         for key, info in model.model_fields.items():
+            if isinstance(info.default, Section):
+                continue
             waits = isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("restart"))
-            comment = re.search(rf"(?m)((?:^# .*\n)+)^#?(?:{key} =|\[{key}\.)", text)
+            comment = re.search(rf"(?m)((?:^# .*\n)+)^#?(?:{key} =|\[(?:staging\.)?{key}\.)", text)
             if comment is not None:
                 assert ("(restart)" in comment[1]) == waits, key
             else:

@@ -47,6 +47,7 @@ LOADERS: dict[Group, dict[str, Callable[[], object]]] = {
         "stone": lambda: "a stone",
         "old": lambda: Plugin("old", dict),
     },
+    "stagers": {"shared": lambda: Plugin("shared", CloudSettings)},
     "policies": {"idle": lambda: Plugin("idle", Careless), "limits": lambda: Plugin("limits", Careless)},
 }
 PLUGINS = Plugins(LOADERS)
@@ -64,6 +65,8 @@ def test_settings_reach_the_plug_ins_in_the_order_of_the_chain() -> None:
     assert [(c.name, c.settings) for c in found.policies] == [("limits", Careless()), ("idle", Careless(after_s=5))]
     assert found.providers["here"].settings == CloudSettings(region="a")
     assert found.providers["here"].plugin.name == "cloud"
+    stored = settings("[staging]\nstore = 's'\n[staging.stores.s]\nkind = 'shared'\nregion = 'b'")
+    assert resolve(stored, PLUGINS).stores["s"].settings == CloudSettings(region="b")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,16 @@ def test_settings_reach_the_plug_ins_in_the_order_of_the_chain() -> None:
         ("[providers.p]\nkind = 'moon'", "[]", "fails when it is loaded: RuntimeError('no moon tonight')"),
         ("[providers.p]\nkind = 'stone'", "[]", "'stone' is no plug-in: it lacks"),
         ("[providers.p]\nkind = 'old'", "[]", "settings that are no pydantic model"),
+        (
+            "[staging]\nstore = 's'\n[staging.stores.s]\nkind = 'shard'",
+            "[]",
+            "line 6: staging.stores.s.kind: there is no kind of store 'shard'; did you mean 'shared'?",
+        ),
+        (
+            "[staging]\nstore = 's'\n[staging.stores.s]\nkind = 'shared'",
+            "[]",
+            "line 5: staging.stores.s.region: must be set",
+        ),
         ("", "['idel']", "line 2: policies.chain[0]: there is no policy 'idel'; did you mean 'idle'? installed: idle,"),
         ("[policies.idel]", "[]", "line 3: policies.idel: no policy is called 'idel'; did you mean 'idle'?"),
         ("[policies.idle]\nafter = 3", "['idle']", "line 4: policies.idle.after: there is no such key; did you mean"),

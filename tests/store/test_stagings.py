@@ -115,7 +115,7 @@ def test_a_whole_life_is_on_record_and_comes_back_as_it_was(store: Store, clock:
     again = store.move_staging("17", S.HELD, S.COLLECTING, "retry", cause="user:root")
     assert (again.error, again.resume, again.attempts) == ("", "", 0)
     assert again.outputs == {"gpu001": replace(TREE, prefix="out/17/gpu001")}
-    assert store.staging("17") == again
+    assert store.staging("17") == store.find_staging("17") == again
     assert again.work_dir == "/home/\udcff/w"
     assert rows_are_replayed(store)
     assert replay(store.events()) == {}
@@ -141,6 +141,7 @@ def test_a_number_comes_again_only_after_the_end(store: Store, clock: ManualCloc
     store.make_staging(waiting(user="bob", at=clock.time))
     assert [s.user for s in store.stagings(live=False)] == ["bob"]
     assert rows_are_replayed(store)
+    assert store.find_staging("18") is None
     with pytest.raises(UnknownStaging, match="Job '18' has no data on record"):
         store.touch_staging("18", attempts=1)
 

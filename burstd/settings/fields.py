@@ -1,0 +1,59 @@
+"""Kinds of values that several tables of burstd.toml have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+RESTART: dict[str, JsonValue] = {"restart": True}
+SECRET: dict[str, JsonValue] = {"secret": True}
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+
+
+def _size(value: object) -> object:
+    """A bare number is bytes; units are of 1024, as for memory."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(?:i?B)?", value.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError("must be a number of bytes, or a number with a unit as in '200M', '500G' or '2T'")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("must be an absolute path: a daemon has no folder of its own to start from")
+    return path
+
+
+def matching(pattern: str, says: str) -> AfterValidator:
+    """Text that fits a pattern whole; ``says`` is the fault where it does not."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(says)
+        return text
+
+    return AfterValidator(check)
+
+
+Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Hours = Seconds
+Count = Annotated[int, Field(strict=True, ge=1)]
+Size = Annotated[int, BeforeValidator(_size), Field(strict=True, ge=1)]
+"""Bytes, or bytes a second."""
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+Name = Annotated[
+    str,
+    matching(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "the name must be 1 to 32 letters, digits, '-' and '_'"),
+]
+
+
+class Section(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

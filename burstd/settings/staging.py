@@ -1,0 +1,97 @@
+"""``[staging]``: the data of jobs. Without this table burstd stages nothing. Sizes are in bytes or have a unit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from burstd.settings.fields import RESTART, AbsolutePath, Count, Hours, Name, Seconds, Section, Size, matching
+
+
+def _source(text: str) -> str:
+    if not text.startswith(("/", "s3://", "swift://")):
+        raise ValueError("must be an absolute path on the head, or a URL that begins with s3:// or swift://")
+    return text
+
+
+Source = Annotated[str, AfterValidator(_source)]
+_WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+DatasetName = Annotated[str, matching(_WORD, "the name must be 1 to 64 letters, digits, '.', '-' and '_'")]
+
+
+class StoreSettings(BaseModel):
+    """``[staging.stores.NAME]``: the kind of store, and the settings that this kind has (checked by ``resolve``)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    kind: str
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The plug-in's own keys."""
+        return dict(self.model_extra or {})
+
+
+class Quota(Section):
+    """``[staging.quota]``: what one user's, and one account's, live data may take up. None: no limit."""
+
+    user: Size | None = None
+    project: Size | None = None
+    users: dict[str, Size] = Field(default_factory=dict)
+    projects: dict[str, Size] = Field(default_factory=dict)
+
+    def of_user(self, user: str) -> int | None:
+        """Bytes that a user may have."""
+        return self.users.get(user, self.user)
+
+    def of_project(self, account: str) -> int | None:
+        """Bytes that the jobs of a Slurm account may have."""
+        return self.projects.get(account, self.project)
+
+
+class Dataset(Section):
+    """``[staging.datasets.NAME]``: a named input; ``latest`` is the version that a job gets that names none."""
+
+    versions: Annotated[dict[DatasetName, Source], Field(min_length=1)]
+    latest: str
+
+    @field_validator("latest")
+    @classmethod
+    def _there(cls, latest: str, info: ValidationInfo) -> str:
+        versions = info.data.get("versions")
+        if versions is not None and latest not in versions:
+            raise ValueError(f"must be one of the versions: {', '.join(sorted(versions))}")
+        return latest
+
+    def source(self, version: str = "") -> str | None:
+        """Where a version lies; empty: the latest. None: there is no such version."""
+        return self.versions.get(version or self.latest)
+
+
+class Staging(Section):
+    """The whole table."""
+
+    store: str = Field(default="", json_schema_extra=RESTART)
+    stores: dict[Name, StoreSettings] = Field(default_factory=dict, json_schema_extra=RESTART)
+    job_dir: AbsolutePath = Field(default=Path("/var/spool/burst"), json_schema_extra=RESTART)
+    socket: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
+    hand_socket: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
+    min_uid: Count = Field(default=1000, json_schema_extra=RESTART)
+    transfers: Count = 4
+    transfers_per_user: Count = 2
+    bandwidth: Size | None = None
+    user_bandwidth: Size | None = None
+    cache_size: Size | None = None
+    lifetime_days: Count = 30
+    keep_node_h: Hours = 24.0
+    retries: Count = 8
+    check_s: Seconds = 1.0
+    scratch_max: Size | None = None
+    quota: Quota = Quota()
+    datasets: dict[DatasetName, Dataset] = Field(default_factory=dict)
+
+    @property
+    def on(self) -> bool:
+        """True where jobs' data is staged: the file has the table."""
+        return bool(self.store)
