@@ -1,0 +1,48 @@
+"""Sizes and lengths of time, as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+LARGEST = 2**63 - 1
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?) ?(?:([kmgtp])(i?b)?|b)", re.IGNORECASE)
+_PREFIXES = "KMGTP"
+SIZES = "a number and a unit: B, K, M, G, T or P (also KiB, MiB ...) for powers of 1024, KB, MB ... for powers of 1000"
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of ``10G``, ``1.5TiB``, ``500MB``; None where it is no size. Fractions of a byte are cut off.
+
+    As in Slurm's burst buffers K, KiB, M ... are powers of 1024, and KB, MB ... powers of 1000. A bare number is no
+    size: to some it is bytes, to others MiB.
+    """
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        return None
+    number, prefix, rest = found.groups()
+    base = 1000 if (rest or "").upper() == "B" else 1024
+    size = int(Decimal(number) * base ** (_PREFIXES.index(prefix.upper()) + 1 if prefix else 0))
+    return size if size <= LARGEST else None
+
+
+def size_text(size: int) -> str:
+    """Bytes for a person: ``512 B``, ``1.5 GiB``."""
+    if size < 1024:
+        return f"{size} B"
+    number, unit = float(size), "B"
+    for prefix in _PREFIXES:
+        if number < 1024:
+            break
+        number, unit = number / 1024, f"{prefix}iB"
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.1f} {unit}"
+
+
+def span_text(seconds: float) -> str:
+    """A length of time for a person, in the two largest units: ``40 s``, ``2 min 20 s``, ``3 h 5 min``."""
+    left = max(0, round(seconds))
+    for unit, length, below, smaller in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if left >= length:
+            rest = left % length // smaller
+            return f"{left // length} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{left} s"
