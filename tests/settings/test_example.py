@@ -12,7 +12,8 @@ from burstd.core.tuning import Tuning
 from burstd.node.checks import NAMES
 from burstd.node.hostkeys import Trust
 from burstd.settings import Daemon, NodeSettings, Quota, Settings, Slurm, Staging, load, loads, pools
-from burstd.settings.sections import HostKeyTrust, NodeCheck, Section
+from burstd.settings.fields import Section
+from burstd.settings.sections import HostKeyTrust, NodeCheck
 from burstd.share import share_path
 from burstd.slurm.hostlist import expand
 
