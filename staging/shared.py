@@ -1,0 +1,114 @@
+"""The store that is a folder of a file system which the cloud's nodes mount too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from burstd.data.folder import ObjectFolder
+from burstd.model.stager import Reach, StagerPlugin, StoredObject, StoreRefused, Unfinished
+from staging.names import cluster_part
+
+
+def _absolute(path: PurePosixPath) -> PurePosixPath:
+    if not path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{path} must be an absolute path without ..")
+    return path
+
+
+Absolute = Annotated[PurePosixPath, AfterValidator(_absolute)]
+
+
+class SharedSettings(BaseModel):
+    """``[staging.stores.NAME]`` of kind ``shared``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: Absolute
+    """The folder as the head sees it. It must be there: burstd makes none, lest it writes below a mount that failed."""
+    node_path: Absolute | None = None
+    """The same folder as nodes see it; the same path where it is not given."""
+    roots: Mapping[Absolute, Absolute] = Field(default_factory=dict)
+    """Folders with users' data, as the head sees them, and as nodes do: inputs from there are not copied at all."""
+    sync: bool = False
+    """Whether a put has reached the disk before it counts."""
+
+
+class SharedStager:
+    """Objects as files, for the head and the nodes' root."""
+
+    def __init__(self, name: str, cluster: str, settings: SharedSettings) -> None:
+        self.name = name
+        part = cluster_part(cluster)
+        self._folder = ObjectFolder(Path(settings.path) / part, sync=settings.sync)
+        self._seen_by_nodes = str((settings.node_path or settings.path) / part)
+        # The innermost root decides.
+        self._roots = sorted(settings.roots.items(), key=lambda pair: len(pair[0].parts), reverse=True)
+
+    def put(self, key: str, body: bytes | memoryview) -> None:
+        """See Stager."""
+        self._folder.put(key, body)
+
+    def get(self, key: str) -> bytes:
+        """See Stager."""
+        return self._folder.get(key)
+
+    def present(self, keys: Sequence[str]) -> Mapping[str, int]:
+        """See Stager."""
+        return self._folder.present(keys)
+
+    def copy(self, source: str, target: str) -> None:
+        """See Stager; a hard link."""
+        self._folder.copy(source, target)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See Stager."""
+        self._folder.delete(keys)
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """See Stager."""
+        return self._folder.objects(prefix)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """See Stager: temporary files."""
+        return self._folder.unfinished()
+
+    def abort(self, unfinished: Sequence[Unfinished]) -> None:
+        """See Stager."""
+        self._folder.abort([u.id for u in unfinished])
+
+    def free_bytes(self) -> int:
+        """Of the file system, for burstd's user."""
+        return self._folder.free_bytes()
+
+    def reach(self) -> Reach:
+        """The folder as nodes see it."""
+        self._folder.check()
+        return Reach("dir", {"path": self._seen_by_nodes})
+
+    def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
+        """There are no URLs."""
+        raise StoreRefused(f"the store {self.name} is a folder: there is no URL to {method} {len(keys)} objects")
+
+    def in_place(self, path: str) -> str | None:
+        """See InPlace. By its text alone: what users' links lead to, nodes find out for themselves."""
+        asked = PurePosixPath(path)
+        if not asked.is_absolute() or ".." in asked.parts:
+            return None
+        for here, there in self._roots:
+            if asked.is_relative_to(here):
+                return str(there / asked.relative_to(here))
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _make(name: str, cluster: str, settings: SharedSettings) -> SharedStager:
+    return SharedStager(name, cluster, settings)
+
+
+plugin = StagerPlugin(name="shared", settings=SharedSettings, make=_make)
