@@ -8,20 +8,20 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
+from burstd.core.units import SIZES, parse_size
+
 RESTART: dict[str, JsonValue] = {"restart": True}
 SECRET: dict[str, JsonValue] = {"secret": True}
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
-
 
 def _size(value: object) -> object:
-    """A bare number is bytes; units are of 1024, as for memory."""
+    """A bare number is bytes; units as in job scripts."""
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(?:i?B)?", value.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError("must be a number of bytes, or a number with a unit as in '200M', '500G' or '2T'")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    size = parse_size(value.strip())
+    if size is None:
+        raise ValueError(f"must be a number of bytes, or as in '200M', '500G' or '2T': {SIZES}")
+    return size
 
 
 def _absolute(path: Path) -> Path:

@@ -30,7 +30,7 @@ STORE = '[staging.stores.a]\nkind = "shared"\npath = "/s"\n'
             STAGING + "bandwith = 1\n" + STORE,
             "line 4: staging.bandwith: there is no such key; did you mean 'bandwidth'?",
         ),
-        (STAGING + "bandwidth = '9 cows'\n" + STORE, "staging.bandwidth: must be a number of bytes, or a number with"),
+        (STAGING + "bandwidth = '9 cows'\n" + STORE, "staging.bandwidth: must be a number of bytes, or as in '200M'"),
         (STAGING + "min_uid = 0\n" + STORE, "staging.min_uid: must be greater than or equal to 1 (it is 0)"),
         (STAGING + "job_dir = 'spool'\n" + STORE, "staging.job_dir: must be an absolute path"),
         (STAGING + STORE + "[staging.stores.b]\npath = 1", "line 7: staging.stores.b.kind: must be set"),
@@ -64,9 +64,16 @@ def test_without_the_table_nothing_is_staged() -> None:
 
 @pytest.mark.parametrize(
     ("size", "count"),
-    [("1000", 1000), ("'500'", 500), ("'1K'", 1024), ("'200MB'", 200 << 20), ("'1.5 GiB'", 3 << 29), ("'2t'", 2 << 40)],
+    [
+        ("1000", 1000),
+        ("'500B'", 500),
+        ("'1K'", 1024),
+        ("'200MB'", 200_000_000),
+        ("'1.5 GiB'", 3 << 29),
+        ("'2t'", 2 << 40),
+    ],
 )
-def test_sizes_have_the_units_that_memory_has(size: str, count: int) -> None:
+def test_sizes_have_the_units_of_job_scripts(size: str, count: int) -> None:
     assert loads(f"{STAGING}bandwidth = {size}\n{STORE}").staging.bandwidth == count
 
 
