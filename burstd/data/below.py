@@ -1,0 +1,360 @@
+"""Making, renaming and removing files below a directory, never through a symbolic link that lies below it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_COPY_AT_ONCE = 64 << 20
+
+
+class Below:
+    """Paths are relative to ``root``, without ``.`` and ``..``; ``""`` is the root itself. Raises OSError with the path.
+
+    The root is followed where it is a symbolic link, and so is what leads to it: it is the user's own word.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._top = -1
+        self._last: tuple[str, int] = ("", -1)
+
+    def close(self) -> None:
+        """Closes what is open."""
+        self._forget()
+        if self._top >= 0:
+            os.close(self._top)
+            self._top = -1
+
+    def make(self, path: str) -> bool:
+        """Makes a directory that only its owner can enter; False: it is there. The root with all that leads to it."""
+        if not path:
+            return self._make_root()
+        parent, name = self._parent(path)
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+            return False
+        return True
+
+    def create(self, path: str, job: str) -> tuple[str, int]:
+        """A new file beside ``path``, which only its owner can open: its path and its descriptor, to write and read."""
+        parent, name = self._parent(path)
+        new = temporary(job)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return path[: len(path) - len(name)] + new, os.open(new, flags, 0o600, dir_fd=parent)
+
+    def finish(self, new: str, path: str, mode: int, mtime_ns: int) -> None:
+        """Gives a new file its mode and time and puts it in the place of ``path``."""
+        parent, name = self._parent(new)
+        fd = os.open(name, _READ, dir_fd=parent)
+        try:
+            os.fchmod(fd, mode & 0o7777)
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+        finally:
+            os.close(fd)
+        self._replace(new, path)
+
+    def symlink(self, target: str, path: str, mtime_ns: int | None, job: str) -> None:
+        """A symbolic link in the place of ``path``."""
+        parent, name = self._parent(path)
+        new = temporary(job)
+        os.symlink(target, new, dir_fd=parent)
+        try:
+            if mtime_ns is not None:
+                os.utime(new, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
+            os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            os.unlink(new, dir_fd=parent)
+            raise
+
+    def hardlink(self, earlier: str, path: str, job: str) -> None:
+        """A second name of a file, in the place of ``path``."""
+        source, old = self._parent(earlier)
+        source = os.dup(source)
+        try:
+            parent, name = self._parent(path)
+            new = temporary(job)
+            os.link(old, new, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+        finally:
+            os.close(source)
+        try:
+            os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)
+        finally:
+            # A rename between two names of one file does nothing and leaves both.
+            _gone(new, parent)
+
+    def settle(self, path: str, mode: int, mtime_ns: int) -> None:
+        """Gives a directory its mode and time, when nothing more is written into it."""
+        fd = self._directory(path)
+        try:
+            os.fchmod(fd, mode & 0o7777)
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+        finally:
+            os.close(fd)
+
+    def remove(self, path: str) -> None:
+        """Removes a file or link; one that is gone is no error."""
+        parent, name = self._parent(path)
+        _gone(name, parent)
+
+    def sweep(self, path: str, job: str) -> int:
+        """Removes a job's new files that were never finished from a directory; how many there were."""
+        prefix = temporary(job)[: -_RANDOM]
+        fd = self._directory(path)
+        try:
+            found = [name for name in os.listdir(fd) if name.startswith(prefix) and len(name) == len(prefix) + _RANDOM]
+            for name in found:
+                _gone(name, fd)
+        finally:
+            os.close(fd)
+        return len(found)
+
+    def facts(self, path: str) -> os.stat_result | None:
+        """What lstat says; None: there is nothing."""
+        try:
+            if not path:
+                return os.stat(self.root)  # noqa: PTH116
+            parent, name = self._parent(path)
+            return os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def open(self, path: str) -> int:
+        """A regular file, to read."""
+        parent, name = self._parent(path)
+        fd = os.open(name, _READ, dir_fd=parent)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "is no regular file", path)
+        return fd
+
+    def move(self, source: Below, old: str, path: str, job: str) -> Iterator[int]:
+        """Moves a file, link or directory from below ``source``: renamed, or copied where that is another file system.
+
+        Yields now and then the bytes of the files that are done. Directories that are there are gone into, files
+        replaced.
+        """
+        parent, name = source._parent(old)  # noqa: SLF001
+        facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISDIR(facts.st_mode):
+            yield from self._move_directory(source, old, path, facts, job)
+            return
+        try:
+            here, new = self._parent(path)
+            os.rename(name, new, src_dir_fd=parent, dst_dir_fd=here)
+            yield facts.st_size
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        if stat.S_ISLNK(facts.st_mode):
+            self.symlink(os.readlink(name, dir_fd=parent), path, facts.st_mtime_ns, job)
+        elif stat.S_ISREG(facts.st_mode):
+            yield from self._copy(source.open(old), path, facts, job)
+        source.remove(old)
+
+    def remove_tree(self, path: str) -> None:
+        """Removes a directory with all that is in it; one that is gone is no error. A link is removed, not followed."""
+        parent, name = self._parent(path)
+        try:
+            _clear(parent, name)
+        except FileNotFoundError:
+            return
+
+    def _move_directory(self, source: Below, old: str, path: str, facts: os.stat_result, job: str) -> Iterator[int]:
+        parent, name = source._parent(old)  # noqa: SLF001
+        if self.facts(path) is None:
+            try:
+                here, new = self._parent(path)
+                os.rename(name, new, src_dir_fd=parent, dst_dir_fd=here)
+                yield 0
+                return
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+        self.make(path)
+        fd = source._directory(old)  # noqa: SLF001
+        try:
+            names = sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
+        for child in names:
+            yield from self.move(source, f"{old}/{child}", f"{path}/{child}", job)
+        self.settle(path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
+        parent, name = source._parent(old)  # noqa: SLF001
+        os.rmdir(name, dir_fd=parent)
+
+    def _copy(self, fd: int, path: str, facts: os.stat_result, job: str) -> Iterator[int]:
+        try:
+            new, out = self.create(path, job)
+            try:
+                yield from _copy_data(fd, out, facts.st_size)
+                os.fsync(out)
+            except BaseException:
+                self.remove(new)
+                raise
+            finally:
+                os.close(out)
+        finally:
+            os.close(fd)
+        self.finish(new, path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
+
+    def _replace(self, new: str, path: str) -> None:
+        source, old = self._parent(new)
+        if os.path.dirname(new) == os.path.dirname(path):  # noqa: PTH120
+            os.rename(old, os.path.basename(path), src_dir_fd=source, dst_dir_fd=source)  # noqa: PTH119
+            return
+        source = os.dup(source)
+        try:
+            parent, name = self._parent(path)
+            os.rename(old, name, src_dir_fd=source, dst_dir_fd=parent)
+        finally:
+            os.close(source)
+
+    def _make_root(self) -> bool:
+        try:
+            os.makedirs(self.root)  # noqa: PTH103
+        except FileExistsError:
+            if not os.path.isdir(self.root):  # noqa: PTH112
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.root) from None
+            return False
+        return True
+
+    def _directory(self, path: str) -> int:
+        """The directory, open to list and change."""
+        if not path:
+            return os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        parent, name = self._parent(path)
+        return os.open(name, _LIST, dir_fd=parent)
+
+    def _parent(self, path: str) -> tuple[int, str]:
+        """The directory of a path, and its last name. The descriptor stays ours, until the next call."""
+        if self._top < 0:
+            self._top = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        above, _, name = path.rpartition("/")
+        if name in ("", ".", "..") or path.startswith("/"):
+            raise OSError(errno.EINVAL, "is no path below its directory", path)
+        if not above:
+            return self._top, name
+        if above != self._last[0]:
+            self._forget()
+            fd = self._top
+            try:
+                for part in above.split("/"):
+                    if part in ("", ".", ".."):
+                        raise OSError(errno.EINVAL, "is no path below its directory", path)
+                    deeper = os.open(part, _WAY, dir_fd=fd)
+                    if fd != self._top:
+                        os.close(fd)
+                    fd = deeper
+            except OSError:
+                if fd != self._top:
+                    os.close(fd)
+                raise
+            self._last = (above, fd)
+        return self._last[1], name
+
+    def _forget(self) -> None:
+        if self._last[1] >= 0:
+            os.close(self._last[1])
+        self._last = ("", -1)
+
+
+_RANDOM = 12
+
+
+def temporary(job: str) -> str:
+    """A name for a file that is being written for a job: ``.burst-JOB-0123456789ab``."""
+    return f".burst-{job}-{os.urandom(_RANDOM // 2).hex()}"
+
+
+def _gone(name: str, directory: int) -> None:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return
+
+
+def _clear(parent: int, name: str) -> None:
+    try:
+        fd = os.open(name, _LIST, dir_fd=parent)
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=parent)
+        return
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            os.unlink(name, dir_fd=parent)
+            return
+        if error.errno != errno.EACCES:
+            raise
+        fd = -1
+    if fd < 0 or not os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True):
+        fd = _unlocked(parent, name, fd)
+    try:
+        for child in os.listdir(fd):
+            try:
+                os.unlink(child, dir_fd=fd)
+            except IsADirectoryError:
+                _clear(fd, child)
+            except PermissionError:  # what some file systems say of directories
+                if not stat.S_ISDIR(os.stat(child, dir_fd=fd, follow_symlinks=False).st_mode):
+                    raise
+                _clear(fd, child)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _unlocked(parent: int, name: str, fd: int) -> int:
+    """The directory, made open to its owner: a job may have taken its own rights away."""
+    if fd < 0:
+        way = os.open(name, _WAY, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{way}", 0o700)  # noqa: PTH101
+        finally:
+            os.close(way)
+        return os.open(name, _LIST, dir_fd=parent)
+    try:
+        os.fchmod(fd, 0o700)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _copy_data(source: int, target: int, size: int) -> Iterator[int]:
+    """Copies within the kernel where the file systems can, and keeps holes."""
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(source, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        end = os.lseek(source, start, os.SEEK_HOLE)
+        at = start
+        while at < end:
+            count = _copy_some(source, target, at, min(_COPY_AT_ONCE, end - at))
+            if not count:
+                raise OSError(errno.ESTALE, "has become shorter while it was copied")
+            at += count
+            yield count
+    os.ftruncate(target, size)
+
+
+def _copy_some(source: int, target: int, at: int, count: int) -> int:
+    try:
+        return os.copy_file_range(source, target, count, at, at)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    return os.pwrite(target, os.pread(source, min(count, 1 << 20), at), at)

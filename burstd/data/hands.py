@@ -1,0 +1,359 @@
+"""The other end of a hand: what burstd asks of a process that has a user's rights (burstd.data.hand)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from burstd.data import hand as program
+from burstd.data import passing
+from burstd.model.errors import BurstdError
+
+WALK_ROWS = passing.FDS_AT_ONCE
+
+
+class HandError(BurstdError):
+    """What a user's rights did not allow, or a file system did not do. ``errno``: 0 where it is none of a file."""
+
+    def __init__(self, path: str, number: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.path = path
+        self.errno = number
+        self.sentence = sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user as the head node knows him. ``groups``: all of his groups' ids, ``gid`` among them."""
+
+    user: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+def account(user: str | int) -> Account:
+    """By name or uid, from the account database. Raises HandError where there is none."""
+    try:
+        entry = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
+    except KeyError:
+        raise HandError("", errno.ENOENT, f"this machine has no account {user}: see that its users are known here") from None
+    groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a source is, as far as time allowed: sizes and counts are at least so many unless ``whole``."""
+
+    size: int
+    entries: int
+    whole: bool
+    single: bool
+    unreadable: tuple[tuple[str, int], ...]
+    """Paths below the source that the user cannot read, with their errno; ten at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A destination. ``free``: bytes that this user may still write, -1 inodes: not counted there."""
+
+    free: int
+    inodes: int
+    writable: bool
+    there: bool
+    """It is a directory already."""
+    nearest: str
+    """The directory on the way to it that is there, to which the other figures belong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is at a path, not followed. Times in nanoseconds since 1970."""
+
+    mode: int
+    size: int
+    mtime_ns: int
+    nlink: int
+    dev: int
+    ino: int
+
+    @property
+    def kind(self) -> str:
+        """``d``, ``f``, ``l`` as in manifests, ``x`` for anything else."""
+        return {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l"}.get(stat.S_IFMT(self.mode), "x")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One message of a walk (rows: see burstd.data.walk) with the descriptors of its ``f`` rows, in order."""
+
+    rows: list[list[Any]]
+    fds: list[int]
+
+
+class Hand:
+    """One user's hand, for one thread at a time. Its paths are text with surrogates for what is no UTF-8.
+
+    ``root``s are absolute or begin with ``~``; ``items`` are paths below them, of which no part is followed where it is
+    a symbolic link. Lists are carried out in order up to the first that fails, which HandError names; all requests may
+    be repeated. Raises HandError only.
+    """
+
+    def __init__(self, sock: socket.socket, child: subprocess.Popen[bytes] | None = None) -> None:
+        self._sock = sock
+        self._child = child
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection, and with it the hand."""
+        self._sock.close()
+        if self._child is not None:
+            try:
+                self._child.wait(5)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+            self._child = None
+
+    def walk(self, source: str) -> Iterator[Rows]:
+        """Entries of a file, directory or pattern in a stable order. The descriptors of a message are closed here.
+
+        Returns (as the generator's value) whether the source is a single file.
+        """
+        self._send({"do": "walk", "source": source})
+        single = False
+        ended = False
+        try:
+            while True:
+                message, fds = self._receive()
+                try:
+                    if isinstance(message, dict):
+                        ended = True
+                        single = bool(self._checked(message).get("single"))
+                        break
+                    yield Rows(message, fds)
+                finally:
+                    _close(fds)
+                self._send({})
+        finally:
+            if not ended:
+                self._stop()
+        return single  # noqa: B901 - the end of a walk tells what it was
+
+    def look(self, source: str, *, seconds: float = 2.0, entries: int = 100_000) -> Look:
+        """What a source is, within a time and a number of entries. HandError: it is not there or not readable."""
+        said = self._ask({"do": "look", "source": source, "seconds": seconds, "entries": entries})
+        unreadable = tuple((path, number) for path, number in said["unreadable"])
+        return Look(said["size"], said["entries"], said["whole"], said["single"], unreadable)
+
+    def free(self, path: str) -> Room:
+        """Room at a destination, which need not be there yet."""
+        said = self._ask({"do": "free", "path": path})
+        return Room(said["free"], said["inodes"], said["writable"], said["there"], said["nearest"])
+
+    def make(self, root: str, items: Sequence[str]) -> list[bool]:
+        """Makes directories with mode 0700 (``""``: the root and what leads to it); False where one was there."""
+        return self._items({"do": "make", "root": root}, items)
+
+    def create(self, root: str, items: Sequence[str], *, job: str) -> list[tuple[str, int]]:
+        """New files of mode 0600 beside these paths: their paths, and descriptors that are the caller's to close."""
+        made: list[tuple[str, int]] = []
+        try:
+            for start in range(0, len(items), passing.FDS_AT_ONCE):
+                part = list(items[start : start + passing.FDS_AT_ONCE])
+                self._send({"do": "create", "root": root, "items": part, "job": job})
+                names, fds = self._opened(len(part))
+                made += zip(names, fds, strict=True)
+        except BaseException:
+            _close([fd for _, fd in made])
+            raise
+        return made
+
+    def open(self, root: str, items: Sequence[str]) -> list[int]:
+        """Regular files, open for reading; the descriptors are the caller's to close."""
+        opened: list[int] = []
+        try:
+            for start in range(0, len(items), passing.FDS_AT_ONCE):
+                part = list(items[start : start + passing.FDS_AT_ONCE])
+                self._send({"do": "open", "root": root, "items": part})
+                opened += self._opened(len(part))[1]
+        except BaseException:
+            _close(opened)
+            raise
+        return opened
+
+    def finish(self, root: str, items: Sequence[tuple[str, str, int, int]]) -> None:
+        """Puts new files in their places: (path of the new file, path, permission bits, mtime_ns)."""
+        self._items({"do": "finish", "root": root}, items)
+
+    def symlink(self, root: str, items: Sequence[tuple[str, str, int | None]], *, job: str) -> None:
+        """Makes symbolic links, replacing files and links: (target, path, mtime_ns). On premises: (source, name, None)."""
+        self._items({"do": "symlink", "root": root, "job": job}, items)
+
+    def hardlink(self, root: str, items: Sequence[tuple[str, str]], *, job: str) -> None:
+        """Makes second names of files: (path of the file, path)."""
+        self._items({"do": "hardlink", "root": root, "job": job}, items)
+
+    def settle(self, root: str, items: Sequence[tuple[str, int, int]]) -> None:
+        """Gives directories mode and time when all is in them, the deepest first: (path, permission bits, mtime_ns)."""
+        self._items({"do": "settle", "root": root}, items)
+
+    def remove(self, root: str, items: Sequence[str]) -> None:
+        """Removes files and links; what is gone is no error."""
+        self._items({"do": "remove", "root": root}, items)
+
+    def sweep(self, root: str, items: Sequence[str], *, job: str) -> int:
+        """Removes a job's unfinished new files from these directories (``""``: the root); how many."""
+        return sum(self._items({"do": "sweep", "root": root, "job": job}, items))
+
+    def facts(self, root: str, items: Sequence[str]) -> list[Facts | None]:
+        """What is at these paths (``""``: the root, followed); None: nothing."""
+        return [None if row is None else Facts(*row) for row in self._items({"do": "facts", "root": root}, items)]
+
+    def move(self, source_root: str, source: str, root: str, path: str, *, job: str) -> int:
+        """Moves a file, link or directory: renamed, or copied (holes kept) to another file system. Bytes of its files.
+
+        A file in its place is replaced, a directory gone into. A renamed directory counts 0.
+        """
+        self._send({"do": "move", "from": source_root, "source": source, "root": root, "path": path, "job": job})
+        while True:
+            message = self._answer()
+            if "progress" not in message:
+                return int(message["items"][0])
+
+    def remove_tree(self, root: str, items: Sequence[str]) -> None:
+        """Removes directories with all that is in them, following no link; what is gone is no error."""
+        self._items({"do": "remove_tree", "root": root}, items)
+
+    def _items(self, request: dict[str, Any], items: Sequence[Any]) -> list[Any]:
+        """Asks in portions, which bounds what a message holds."""
+        answers: list[Any] = []
+        for start in range(0, len(items), 1000):
+            answers += self._ask({**request, "items": list(items[start : start + 1000])})["items"]
+        return answers
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._send(request)
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        message, fds = self._receive()
+        _close(fds)
+        return self._checked(message)
+
+    def _opened(self, count: int) -> tuple[list[str], list[int]]:
+        message, fds = self._receive()
+        try:
+            names = self._checked(message)["items"]
+            if len(names) != count or len(fds) != count:
+                raise HandError("", 0, "the hand did not open what it was asked to")
+        except BaseException:
+            _close(fds)
+            raise
+        return names, fds
+
+    def _checked(self, message: Any) -> dict[str, Any]:
+        if not isinstance(message, dict):
+            raise HandError("", 0, "the hand did not answer as it should")
+        if "error" in message:
+            path, number = str(message.get("path", "")), int(message.get("errno") or 0)
+            raise HandError(path, number, f"{printable(path)}: {message['error']}" if path else str(message["error"]))
+        return message
+
+    def _stop(self) -> None:
+        """Ends a walk that nobody wants to hear to its end."""
+        try:
+            passing.send(self._sock, {"stop": True})
+            while True:
+                message, fds = passing.receive(self._sock)
+                _close(fds)
+                if isinstance(message, dict):
+                    return
+                passing.send(self._sock, {})
+        except (passing.ConnectionEnded, OSError):
+            return
+
+    def _send(self, request: dict[str, Any]) -> None:
+        try:
+            passing.send(self._sock, request)
+        except (passing.ConnectionEnded, OSError) as error:
+            raise HandError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
+
+    def _receive(self) -> tuple[Any, list[int]]:
+        try:
+            return passing.receive(self._sock)
+        except (passing.ConnectionEnded, OSError) as error:
+            raise HandError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
+
+
+def open_hand(
+    uid: int,
+    gid: int,
+    groups: Sequence[int] = (),
+    *,
+    home: str = "",
+    socket_path: Path | None = None,
+    min_uid: int = 1000,
+) -> Hand:
+    """A hand for a user: at ``socket_path`` where systemd starts them, else a child of this process (which is root).
+
+    With ``socket_path`` the account database of the machine says what the user's groups are. Raises HandError.
+    """
+    ours, theirs = None, None
+    child: subprocess.Popen[bytes] | None = None
+    try:
+        if socket_path is not None:
+            ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            ours.connect(str(socket_path))
+        else:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            command = [sys.executable, "-I", "-S", str(program.__file__), "--fd", str(theirs.fileno())]
+            command += ["--min-uid", str(min_uid)]
+            child = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={}, cwd="/")
+    except OSError as error:
+        if ours is not None:
+            ours.close()
+        where = str(socket_path) if socket_path else "burstd-hand"
+        raise HandError(where, error.errno or 0, f"no hand can be had at {where}: {error.strerror or error}") from None
+    finally:
+        if theirs is not None:
+            theirs.close()
+    hand = Hand(ours, child)
+    try:
+        hand._ask({"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home})  # noqa: SLF001
+    except BaseException:
+        hand.close()
+        raise
+    return hand
+
+
+def hand_of(who: Account, *, socket_path: Path | None = None, min_uid: int = 1000) -> Hand:
+    """A hand for an account."""
+    return open_hand(who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid)
+
+
+def printable(path: str) -> str:
+    """A path for people: control characters and bytes that are no UTF-8 escaped."""
+    return "".join(c if c.isprintable() else c.encode("utf-8", "surrogateescape").decode("latin-1").encode("unicode_escape").decode() for c in path)
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
