@@ -115,9 +115,15 @@ class S3Server:
             self._process.kill()  # one process with many threads: it starts no other
             self._process.wait()
             self._process = None
-        for name in _PORTS:  # sockets that it makes there whatever it is told
-            port = self._ports.get(f"{name}.grpc")
-            Path(f"/tmp/seaweedfs-{name.removesuffix('.port')}-grpc-{port}.sock").unlink(missing_ok=True)  # noqa: S108
+        for socket_file in self.sockets:
+            socket_file.unlink(missing_ok=True)
+
+    @property
+    def sockets(self) -> list[Path]:
+        """Sockets that SeaweedFS makes there whatever it is told; they are left only where this process is killed."""
+        kinds = [name.removesuffix(".port") for name in _PORTS]
+        ports = [self._ports.get(f"{name}.grpc", 0) for name in _PORTS]
+        return [Path(f"/tmp/seaweedfs-{k}-grpc-{p}.sock") for k, p in zip(kinds, ports, strict=True)]  # noqa: S108
 
     def _end(self) -> None:
         self.stop()

@@ -1,0 +1,153 @@
+"""A storage node with sshd, rsync and Python, in a box: ``with SshStore() as node: ssh -i node.key node.user@...``."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from burstd.node.hostkeys import keys_of_console
+from burstd.node.keys import ensure_ssh_key
+from providers.sandbox.box import Box, BoxSpec
+from providers.sandbox.description import Bind, File
+from providers.sandbox.errors import BoxFailed
+from providers.sandbox.lab import Lab
+from providers.sandbox.network import Network
+from providers.sandbox.rootfs import ensure
+from tests.lab.guard import Guard
+from tests.node.conftest import on_network
+
+_NAME = "store"
+_PUBLIC = "/etc/ssh/burst.pub"
+DATA = "/srv/data"
+"""Where it has its large disk."""
+
+
+class SshStore:
+    """One storage node, in a lab of its own or, with ``lab``, a host of that lab at ``at``.
+
+    The ordinary user ``burst`` and root take ``key``. What is written below /srv/data is on this machine's disk, in
+    ``folder``; the rest in memory, ``disk_mib`` MiB at most. The boxes of its lab reach it; the calling process does
+    so only within ``reach()``. Everything ends at the end of ``with``, or when this process ends in any way.
+    """
+
+    user = "burst"
+    port = 22
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        lab: Lab | None = None,
+        at: str = "10.77.0.5",
+        release: str = "bookworm",
+        disk_mib: int = 1024,
+    ) -> None:
+        self.address = at
+        self.release = release
+        self.folder = folder.resolve() / "ssh-store" if folder else Path(tempfile.mkdtemp(prefix="burstd-store-"))
+        self._disk_mib = disk_mib
+        self._own = lab is None
+        self._lab = lab or Lab(self.folder, Network(f"s{secrets.token_hex(4)}"))
+        self._guard: Guard | None = None
+
+    @property
+    def key(self) -> Path:
+        """The private key's file."""
+        return self.folder / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """A file for ssh's UserKnownHostsFile with the node's host key."""
+        return self.folder / "known_hosts"
+
+    @property
+    def box(self) -> Box:
+        """The node itself."""
+        return self._lab.box(_NAME)
+
+    @property
+    def network(self) -> Network:
+        """Where the node is."""
+        return self._lab.network
+
+    def __enter__(self) -> Self:
+        try:
+            return self.up()
+        except BaseException:
+            self.down()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def up(self) -> Self:
+        """Starts it; returns when sshd answers and the user is there. Raises SandboxError."""
+        rootfs = ensure(self.release)
+        (self.folder / "data").mkdir(parents=True)
+        public = ensure_ssh_key(self.key)
+        if self._own:
+            self._guard = Guard(self.folder)
+            self._lab.up()
+        spec = BoxSpec(
+            _NAME,
+            self.address,
+            [rootfs.path],
+            services=[["sh", "-ec", self._welcome()]],
+            binds=[Bind(self.folder / "data", DATA, read_only=False)],
+            files=[File(_PUBLIC, f"{public}\n"), File("/root/.ssh/authorized_keys", f"{public}\n", 0o600)],
+            disk_mib=self._disk_mib,
+        )
+        box = self._lab.start(spec)
+        box.wait_booted()
+        box.wait_ssh()
+        keys = keys_of_console(box.console())
+        if not keys:
+            raise BoxFailed("the storage node showed no host key", f"look at {box.directory / 'console.log'}")
+        lines = "".join(f"{self.address} {key}\n" for key in sorted(keys))
+        self.known_hosts.write_text(lines, encoding="ascii")
+        return self
+
+    def down(self) -> None:
+        """Ends and removes everything. May be repeated."""
+        if self._own:
+            self._lab.down()
+        elif (self._lab.boxes_directory / _NAME).exists():
+            self.box.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._guard is not None:
+            self._guard.end()
+            self._guard = None
+
+    @contextmanager
+    def reach(self) -> Iterator[None]:
+        """This thread, and the threads and programs that it starts meanwhile, are on the node's network."""
+        if self.network.hub is None:
+            yield
+        else:
+            with on_network(self.network.hub):
+                yield
+
+    def ssh(self, *options: str, user: str = user) -> list[str]:
+        """The words before a command on the node, for a program that runs within ``reach()``."""
+        return [
+            "ssh", "-F", "none", "-i", str(self.key), "-p", str(self.port), "-o", "IdentitiesOnly=yes",
+            "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={self.known_hosts}",
+            *options, f"{user}@{self.address}",
+        ]  # fmt: skip
+
+    def _welcome(self) -> str:
+        home = f"/home/{self.user}"
+        return (
+            f"useradd --create-home --shell /bin/bash --password '*' {self.user}; "
+            f"install -d -m 700 -o {self.user} -g {self.user} {home}/.ssh; "
+            f"install -m 600 -o {self.user} -g {self.user} {_PUBLIC} {home}/.ssh/authorized_keys; "
+            f"chown {self.user}:{self.user} {DATA}"
+        )
