@@ -1,0 +1,215 @@
+#!/usr/bin/python3 -SE
+"""The hooks of burst_buffer/lua: puts Slurm's question to burstd and gives its answer to burst_buffer.lua.
+
+``burstd-stage HOOK [KEY=VALUE]...`` with the keys ``job``, ``uid``, ``gid``, ``script``, ``hurry``, ``polls``, ``file``
+(for ``paths``: where Slurm wants the variables) and ``info.NAME``. Runs as SlurmUser with next to no environment,
+hence the standard library only, and little of it.
+
+Standard output: one word, ``ok``, ``refused``, ``busy`` or ``absent``, then the text on the lines after it. The exit
+status says the same (0, 1, 2, 3), but Lua 5.1 does not see it.
+
+The hooks that Slurm calls once and that must not be lost (all but ``check``, ``paths``, ``status`` and the ``test_``
+ones) wait for a burstd that is away, as long as Slurm lets them. ``check`` and ``paths`` run while slurmctld answers
+nobody else, so they give up soon; the variables that ``paths`` needs came with the answer to ``data_in`` and lie in
+the spool.
+
+Socket and spool are looked up in the environment (BURSTD_STAGE_SOCKET, BURSTD_STAGE_SPOOL), then in
+/etc/burstd/stage.conf (lines ``socket=PATH``, ``spool=PATH``), then the defaults below.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+
+SOCKET = "/run/burstd/stage.sock"
+SPOOL = "/var/spool/burstd/stage"
+SETTINGS = "/etc/burstd/stage.conf"
+WAITING = ("data_in", "test_data_in", "data_out", "test_data_out")
+"""Hooks that may be answered ``busy`` where Slurm polls."""
+LASTING = ("setup", "data_in", "pre_run", "post_run", "data_out", "teardown")
+"""Hooks that wait for burstd."""
+HOOKS = ("check", "paths", "status", "test_data_in", "test_data_out", *LASTING)
+TELLING = ("check", "setup", "data_in")
+"""Hooks that bring the script's text along."""
+CODES = {"ok": 0, "refused": 1, "busy": 2, "absent": 3}
+_CONNECT_S = 0.5
+_SOON_S = 2.0  # while slurmctld answers nobody else
+_ANSWER_S = 60.0  # burstd says "again" twice within it
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_LARGEST_ANSWER = 1024 * 1024
+_LARGEST_HEAD = 256 * 1024
+
+
+class Absent(Exception):
+    """burstd does not answer, or not in time."""
+
+
+def settings(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
+    """Path of the socket and of the spool folder."""
+    found = {"socket": SOCKET, "spool": SPOOL}
+    try:
+        with open(file, encoding="utf-8") as lines:  # noqa: PTH123 - pathlib costs 10 ms of start
+            for line in lines:
+                key, equals, value = line.partition("=")
+                if equals and key.strip() in found:
+                    found[key.strip()] = value.strip()
+    except OSError:  # no such file is the usual case, and one that cannot be read must not stop the call
+        pass
+    return (
+        environment.get("BURSTD_STAGE_SOCKET", found["socket"]),
+        environment.get("BURSTD_STAGE_SPOOL", found["spool"]),
+    )
+
+
+def ask(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
+    """One question, one answer. Raises Absent."""
+    end = time.monotonic() + limit_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
+        wire.settimeout(min(_CONNECT_S, limit_s))
+        try:
+            wire.connect(path)
+            wire.sendall(line)
+            answer = b""
+            while not answer.endswith(b"\n") and len(answer) < _LARGEST_ANSWER:
+                wire.settimeout(max(0.01, end - time.monotonic()))
+                piece = wire.recv(1 << 16)
+                if not piece:
+                    break
+                answer += piece
+            said = json.loads(answer)
+        except OSError as error:
+            raise Absent(error.strerror or "it did not answer in time") from None
+        except ValueError:
+            raise Absent("it closed the connection without an answer") from None
+    if not isinstance(said, dict) or said.get("result") not in (*CODES, "again"):
+        raise Absent("what answers there is not burstd")
+    return said
+
+
+def converse(path: str, hook: str, line: bytes, *, polls: bool) -> "dict[str, object]":
+    """Asks until there is an answer that Slurm can use. Raises Absent, for hooks that do not wait."""
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            said = ask(path, line, _ANSWER_S if hook in LASTING else _SOON_S)
+        except Absent:
+            if hook not in LASTING:
+                raise
+        else:
+            if said["result"] == "again":
+                pause = _FIRST_PAUSE_S
+                continue
+            if said["result"] != "busy" or (polls and hook in WAITING):
+                return said
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def variables(said: "dict[str, object]") -> str:
+    """The answer's variables as Slurm reads them, a line each."""
+    env = said.get("env")
+    return "".join(f"{name}={value}\n" for name, value in env.items()) if isinstance(env, dict) else ""
+
+
+def keep(spool: str, job: str, text: str) -> None:
+    """Leaves the variables for ``paths``, which must do without burstd if need be."""
+    place = os.path.join(spool, f"{job}.env")  # noqa: PTH118
+    unfinished = f"{place}.{os.getpid()}"
+    try:
+        os.makedirs(spool, 0o750, exist_ok=True)  # noqa: PTH103
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+        os.replace(unfinished, place)  # noqa: PTH105
+    except OSError as error:
+        import syslog  # noqa: PLC0415 - only where something is wrong
+
+        said = f"burstd-stage: the variables of job {job} cannot be kept in {spool}: {error.strerror}"
+        syslog.syslog(syslog.LOG_ERR, f"{said}; if burstd is away when the job starts, it is held")
+
+
+def kept(spool: str, job: str) -> "str | None":
+    """What ``keep`` left; None where there is nothing."""
+    try:
+        with open(os.path.join(spool, f"{job}.env"), encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH118, PTH123
+            return file.read()
+    except OSError:
+        return None
+
+
+def forget(spool: str, job: str) -> None:
+    """Removes what ``keep`` left."""
+    try:
+        os.unlink(os.path.join(spool, f"{job}.env"))  # noqa: PTH108, PTH118
+    except OSError:  # nothing was left, or the next job of this number writes over it
+        return
+
+
+def head(script: str) -> str:
+    """The beginning of a job script, where its directives are. burstd need not be let into Slurm's state folder."""
+    try:
+        with open(script, "rb") as file:  # noqa: PTH123
+            return os.fsdecode(file.read(_LARGEST_HEAD))
+    except OSError:  # burstd sees that there is no text, and says so
+        return ""
+
+
+def question(hook: str, words: "dict[str, str]") -> bytes:
+    """The line that burstd reads."""
+    call = {
+        "hook": hook,
+        "job": words.get("job", ""),
+        "uid": int(words["uid"]) if words.get("uid", "").isdigit() else None,
+        "gid": int(words["gid"]) if words.get("gid", "").isdigit() else None,
+        "script": words.get("script", ""),
+        "hurry": words.get("hurry") == "true",
+        "info": {key[5:]: value for key, value in words.items() if key.startswith("info.")},
+    }
+    if hook in TELLING and call["script"]:
+        call["text"] = head(words["script"])
+    return json.dumps(call).encode() + b"\n"
+
+
+def run(hook: str, words: "dict[str, str]") -> "tuple[str, str]":
+    """What to tell Slurm: the word and the text."""
+    path, spool = settings(os.environ)
+    job = words.get("job", "")
+    try:
+        said = converse(path, hook, question(hook, words), polls=words.get("polls") == "yes")
+    except Absent as reason:
+        left = kept(spool, job) if hook == "paths" else None
+        if left is None:
+            why = f"burstd does not answer at {path} ({reason}), so nobody can look after the data of this job"
+            return "absent", f"{why}: try again in a minute; if it stays so, tell your administrator"
+        said = {"result": "ok"}
+        text = left
+    else:
+        text = variables(said)
+    if said["result"] == "ok":
+        if hook == "data_in" and text:
+            keep(spool, job, text)
+        elif hook == "teardown":
+            forget(spool, job)
+        elif hook == "paths":
+            with open(words["file"], "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+                file.write(text)
+    return str(said["result"]), str(said.get("text") or "")
+
+
+def main(argv: "list[str] | None" = None) -> int:
+    """The console script."""
+    hook, *rest = (sys.argv if argv is None else argv)[1:] or [""]
+    words = dict(word.split("=", 1) for word in rest if "=" in word)
+    if hook not in HOOKS or (hook == "paths" and "file" not in words):
+        sys.stderr.write(f"usage: burstd-stage {'|'.join(HOOKS)} [KEY=VALUE]...\n")
+        return 64
+    word, text = run(hook, words)
+    sys.stdout.buffer.write(os.fsencode(f"{word}\n{text}"))
+    return CODES[word]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
