@@ -12,13 +12,17 @@ from burstd.model.command import (
     ClearPin,
     Command,
     CommandResult,
+    DiscardOutput,
+    Evict,
     HoldSlot,
     Pause,
     PlanNow,
     ReleaseSlot,
     Reload,
     Resume,
+    RetryStage,
     SetPin,
+    StageCommand,
 )
 from burstd.model.snapshot import Pin
 from burstd.store import Store
@@ -30,12 +34,18 @@ class Commands:
     """One method a kind of command. Raises the store's errors and SchedulerUnavailable."""
 
     def __init__(
-        self, store: Store, reconciler: Reconciler, clock: Clock, reload: Callable[[str], CommandResult]
+        self,
+        store: Store,
+        reconciler: Reconciler,
+        clock: Clock,
+        reload: Callable[[str], CommandResult],
+        stage: Callable[[StageCommand], CommandResult] | None = None,
     ) -> None:
         self._store = store
         self._reconciler = reconciler
         self._clock = clock
         self._reload = reload
+        self._stage = stage
 
     def do(self, command: Command) -> CommandResult:
         """Does it and says what came of it."""
@@ -65,6 +75,11 @@ class Commands:
                 return CommandResult("what the next loop would do", changed=False, planned=self._reconciler.preview())
             case Reload():
                 return self._reload(command.by)
+            case RetryStage() | DiscardOutput() | Evict():
+                if self._stage is None:
+                    text = "jobs' data is not staged: burstd.toml has no table [staging]"
+                    return CommandResult(text, done=False, changed=False)
+                return self._stage(command)
 
     def _set_pin(self, command: SetPin) -> CommandResult:
         pool = self._reconciler.rules.pools.get(command.pool)

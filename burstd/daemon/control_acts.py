@@ -67,7 +67,7 @@ def put_pin(pool: str, wish: PinWish, you: Admin, office: Daemon) -> DoneView:
     if wish.nodes > len(found.slots):
         raise Denied(422, f"Pool {pool} has {len(found.slots)} slots; {wish.nodes} nodes cannot be.")
     until = None if wish.for_s is None else office.now() + wish.for_s
-    return _done(office, SetPin(pool, wish.nodes, wish.kind, until, you.by))
+    return done(office, SetPin(pool, wish.nodes, wish.kind, until, you.by))
 
 
 @router.delete("/pools/{pool}/pin")
@@ -76,38 +76,38 @@ def delete_pin(pool: str, you: Admin, office: Daemon) -> DoneView:
     snapshot, _ = looked(office)
     if all(pin.pool != pool for pin in snapshot.pins):
         _pool(pool, snapshot)
-    return _done(office, ClearPin(pool, you.by))
+    return done(office, ClearPin(pool, you.by))
 
 
 @router.post("/nodes/hold")
 def post_hold_nodes(wish: NodesWish, you: Admin, office: Daemon) -> DoneView:
     """Drains nodes and keeps their slots out of use."""
     slots = _slots(wish.nodes, looked(office)[0], gone_too=False)
-    return _done(office, HoldSlot(slots, wish.reason or f"drained by {you.user}", you.by))
+    return done(office, HoldSlot(slots, wish.reason or f"drained by {you.user}", you.by))
 
 
 @router.post("/nodes/release")
 def post_release_nodes(wish: NodesWish, you: Admin, office: Daemon) -> DoneView:
     """Lets drained nodes back into use."""
-    return _done(office, ReleaseSlot(_slots(wish.nodes, looked(office)[0], gone_too=True), you.by))
+    return done(office, ReleaseSlot(_slots(wish.nodes, looked(office)[0], gone_too=True), you.by))
 
 
 @router.put("/hold")
 def put_hold(wish: PauseWish, you: Admin, office: Daemon) -> DoneView:
     """Boots nothing new and closes nothing that is wanted, until taken back."""
-    return _done(office, Pause(wish.reason, you.by))
+    return done(office, Pause(wish.reason, you.by))
 
 
 @router.delete("/hold")
 def delete_hold(you: Admin, office: Daemon) -> DoneView:
     """Takes the hold back."""
-    return _done(office, Resume(you.by))
+    return done(office, Resume(you.by))
 
 
 @router.post("/reload")
 def post_reload(you: Admin, office: Daemon) -> DoneView:
     """Reads the settings again."""
-    return _done(office, Reload(you.by))
+    return done(office, Reload(you.by))
 
 
 @router.post("/plan")
@@ -119,7 +119,8 @@ def post_plan(you: Admin, office: Daemon) -> PlanView:
     return plan_view(*result.planned, office.now())
 
 
-def _done(office: Office, command: Command) -> DoneView:
+def done(office: Office, command: Command) -> DoneView:
+    """Hands a command on and says what came of it; denied where it was refused."""
     result = _result(office, command)
     return DoneView(text=result.text, changed=result.changed)
 

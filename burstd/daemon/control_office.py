@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from burstd.model.claim import Claim
 from burstd.model.command import Command, CommandResult
+from burstd.model.data import StageState, Staging
 from burstd.model.errors import BurstdError
 from burstd.model.plan import Plan
 from burstd.model.snapshot import Snapshot
+from burstd.settings import Quota
 from burstd.store import BillLine, Event, Held, Noted
 from burstd.store.money import Group
 
@@ -64,8 +66,132 @@ class Records(Protocol):
         """See Reader."""
         ...
 
+    def stagings(self, live: bool = True) -> tuple[Staging, ...]:
+        """See Reader."""
+        ...
+
+    def find_staging(self, job_id: str) -> Staging | None:
+        """See Reader."""
+        ...
+
+    def find_stagings(
+        self,
+        *,
+        user: str = "",
+        states: Collection[StageState] = (),
+        before: tuple[float, str] | None = None,
+        limit: int = 100,
+    ) -> tuple[Staging, ...]:
+        """See Reader."""
+        ...
+
     def bill(self, group: Group, since: float, until: float | None = None) -> tuple[BillLine, ...]:
         """See Reader."""
+        ...
+
+
+class TransferProgress(Protocol):
+    """How far one transfer is. Bytes, bytes a second, seconds."""
+
+    @property
+    def name(self) -> str:
+        """What is transferred: the job's input, its output, or what goes to or comes from one node."""
+        ...
+
+    @property
+    def direction(self) -> str:
+        """``in`` (to the store), ``place`` (to a node), ``collect`` (from a node), ``home`` or ``clear``."""
+        ...
+
+    @property
+    def done(self) -> int:
+        """So far, sent or there already."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """In all; 0: not known yet."""
+        ...
+
+    @property
+    def sent(self) -> int:
+        """Of ``done``, what had to be moved."""
+        ...
+
+    @property
+    def hits(self) -> int:
+        """Of ``done``, what was there already."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """``done`` by time."""
+        ...
+
+    @property
+    def eta_s(self) -> float | None:
+        """Until its end; None: not known."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Since its begin."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUse:
+    """The store in use, as it was last looked at."""
+
+    name: str
+    kind: str
+    looked: float
+    """Burstd's time; 0: not yet."""
+    objects: int = 0
+    bytes: int = 0
+    free: int | None = None
+    """Bytes; None: the store cannot tell."""
+    leftovers: int = 0
+    """Objects and unfinished puts that belong to nothing, and are to be removed."""
+    error: str = ""
+    """Why it could not be looked at; empty: it could."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """Who takes up how much of the store, as it was last counted. Bytes, by user and by Slurm account."""
+
+    store: StoreUse
+    users: Mapping[str, int] = field(default_factory=dict)
+    projects: Mapping[str, int] = field(default_factory=dict)
+    quota: Quota = field(default_factory=Quota)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNode:
+    """A node that stays only because a job's output is on it."""
+
+    node: str
+    job_id: str
+    user: str
+    until: float
+    """Then it is let go, and the output is lost; burstd's time."""
+    reason: str
+
+
+class StageOffice(Protocol):
+    """Staging, as the control interface sees it beyond the record. Every method may be called from any thread."""
+
+    def progress(self) -> Mapping[str, Sequence[TransferProgress]]:
+        """The transfers under way, by job."""
+        ...
+
+    def use(self) -> StageUse:
+        """Quotas and usage; answered from memory."""
+        ...
+
+    def kept(self) -> Sequence[KeptNode]:
+        """Nodes that are kept for output."""
         ...
 
 
@@ -75,6 +201,11 @@ class Office(Protocol):
     @property
     def reader(self) -> Records:
         """The record, open for reading."""
+        ...
+
+    @property
+    def stage(self) -> StageOffice | None:
+        """Staging; None: the settings have none."""
         ...
 
     def now(self) -> float:

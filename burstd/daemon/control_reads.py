@@ -23,6 +23,7 @@ from burstd.daemon.views_jobs import (
 )
 from burstd.daemon.views_nodes import event, node_of, nodes
 from burstd.daemon.views_plan import bill_view
+from burstd.daemon.views_stage import at_a_glance
 from burstd.daemon.views_status import status
 from burstd.model.claim import Claim
 from burstd.model.job import Job
@@ -40,7 +41,7 @@ router = APIRouter(prefix="/v1")
 @router.get("/status")
 def get_status(you: You, office: Daemon) -> StatusView:
     """Everything at a glance."""
-    return status(office.facts(), office.latest(), you, office.now())
+    return status(office.facts(), office.latest(), you, office.now(), at_a_glance(office.reader, office.stage))
 
 
 @router.get("/nodes")

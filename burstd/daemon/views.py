@@ -149,6 +149,20 @@ class WaitingView(View):
     more_groups: int
 
 
+class StageStatusView(View):
+    """Jobs' data at a glance. ``rate`` in bytes/s, of all transfers under way."""
+
+    store: str
+    error: str
+    """Why the store cannot be used; empty: it can."""
+    jobs: int
+    states: dict[str, int]
+    """Jobs by stage state, in the order of their lives."""
+    rate: float
+    kept: int
+    """Nodes that stay only because output is on them."""
+
+
 class StatusView(View):
     """``burstctl status``. ``seen`` is when the loop looked; everything but ``daemon`` and ``calls`` is as of then."""
 
@@ -162,6 +176,8 @@ class StatusView(View):
     pools: list[PoolView]
     cost_per_hour: list[Money]
     waiting: WaitingView
+    data: StageStatusView | None = None
+    """None: burstd stages nothing."""
 
 
 class SlurmNodeView(View):
@@ -227,7 +243,7 @@ class EventView(View):
     seq: int
     time: datetime
     subject: str
-    """``claim:ID``, ``job:ID``, ``pool:NAME``, ``slot:NODE``, ``breaker:KEY``, ``meta:KEY``, ``daemon`` ..."""
+    """``claim:ID``, ``stage:JOBID``, ``job:ID``, ``pool:NAME``, ``slot:NODE``, ``breaker:KEY``, ``meta:KEY`` ..."""
     node: str
     """The node of a claim or slot; empty for other subjects."""
     old: str

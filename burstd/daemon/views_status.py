@@ -16,6 +16,7 @@ from burstd.daemon.views import (
     PoolView,
     ProviderView,
     SlurmStateView,
+    StageStatusView,
     StatusView,
     WaitingGroup,
     WaitingView,
@@ -41,7 +42,9 @@ _DIGITS = re.compile(r"\d+")
 _BOOTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING})
 
 
-def status(facts: Facts, latest: tuple[Snapshot, Plan] | None, caller: Caller, now: float) -> StatusView:
+def status(
+    facts: Facts, latest: tuple[Snapshot, Plan] | None, caller: Caller, now: float, data: StageStatusView | None = None
+) -> StatusView:
     """Everything at a glance; without others' jobs for those who may not see them."""
     snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not looked yet", 0.0), {}, ()), Plan())
     return StatusView(
@@ -58,6 +61,7 @@ def status(facts: Facts, latest: tuple[Snapshot, Plan] | None, caller: Caller, n
         pools=[_pool(pool, snapshot, plan) for pool in snapshot.pools.values()],
         cost_per_hour=per_hour(snapshot.claims),
         waiting=_waiting(snapshot, plan, caller),
+        data=data,
     )  # fmt: skip
 
 

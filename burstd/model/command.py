@@ -78,7 +78,40 @@ class Reload:
     by: str
 
 
-Command = SetPin | ClearPin | HoldSlot | ReleaseSlot | Pause | Resume | PlanNow | Reload
+@dataclass(frozen=True, slots=True)
+class RetryStage:
+    """``burstctl stage retry``: lets a job's data that is HELD go on from where it stopped."""
+
+    job_id: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardOutput:
+    """``burstctl stage discard``: gives up what a job's nodes still have of its output; the nodes may go."""
+
+    job_id: str
+    by: str
+
+
+EVICT_KINDS = ("dataset", "tree", "user", "unneeded")
+"""What Evict.kind may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """``burstctl stage evict``: removes input from the store, never what a waiting or running job needs."""
+
+    kind: str
+    """One of EVICT_KINDS."""
+    name: str
+    """``NAME`` or ``NAME@VERSION`` of a data set, the digest of a tree (or its beginning), a user; else empty."""
+    by: str
+
+
+StageCommand = RetryStage | DiscardOutput | Evict
+"""Carried out where jobs' data is staged."""
+Command = SetPin | ClearPin | HoldSlot | ReleaseSlot | Pause | Resume | PlanNow | Reload | StageCommand
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ class Reader:
         """Entries of the log with ``seq`` above ``after``: the first ``limit``, or the last ones in reverse.
 
         ``subject`` is exact, or ends in a colon for all of a kind (``claim:``). ``job`` finds what was said about a
-        job, and the life of every claim made for it; its form as in ``find``.
+        job, the life of its data and of every claim made for it; its form as in ``find``.
         """
         wanted: list[ColumnElement[bool]] = [EVENT.c.seq > after]
         if subject.endswith(":"):
@@ -223,7 +223,8 @@ class Reader:
             wanted.append(EVENT.c.subject == subject)
         if job:
             made = select("claim:" + CLAIM_JOB.c.claim_id).where(_job_is(CLAIM_JOB.c.job, job))
-            wanted.append(or_(_job_is(EVENT.c.subject, job, "job:"), EVENT.c.subject.in_(made)))
+            said = (_job_is(EVENT.c.subject, job, kind) for kind in ("job:", "stage:"))
+            wanted.append(or_(*said, EVENT.c.subject.in_(made)))
         order = EVENT.c.seq.desc() if newest else EVENT.c.seq
         with self._reading() as connection:
             rows = connection.execute(select(EVENT).where(*wanted).order_by(order).limit(limit)).mappings()

@@ -12,7 +12,7 @@ from pathlib import Path
 from burstd.core.decide import decide
 from burstd.core.tuning import Tuning
 from burstd.daemon.control import ControlServer
-from burstd.daemon.control_office import COMMAND_TIMEOUT_S, Facts, Records
+from burstd.daemon.control_office import COMMAND_TIMEOUT_S, Facts, Records, StageOffice
 from burstd.daemon.sockets import listen
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
@@ -21,6 +21,7 @@ from burstd.model.plan import Plan
 from burstd.model.snapshot import Snapshot
 from burstd.store import Reader, Store
 
+from .stages import stage_data
 from .world import CLAIMS, CLUSTER, MINE, NOW, SNAPSHOT, FixedClock, claim
 
 PLAN = decide(SNAPSHOT, (), Tuning())
@@ -38,6 +39,7 @@ class FakeOffice:
 
     reader: Records
     last: tuple[Snapshot, Plan] | None = (SNAPSHOT, PLAN)
+    stage: StageOffice | None = None
     alarms: tuple[str, ...] = ()
     asked: list[Command] = field(default_factory=list)
     answer: Callable[[Command], CommandResult] = carried_out
@@ -45,6 +47,7 @@ class FakeOffice:
     def reset(self) -> None:
         """As new; one server serves many tests."""
         self.last, self.alarms, self.asked, self.answer = (SNAPSHOT, PLAN), (), [], carried_out
+        self.stage = None
 
     def now(self) -> float:
         return NOW
@@ -71,6 +74,7 @@ def record_of_the_world() -> Iterator[Reader]:
         with Store.open(path, clock) as store:
             for made in (GONE, *CLAIMS):
                 _live(store, clock, made)
+            stage_data(store, clock)
             clock.time = NOW - 1
             store.hold(["gpu8"], "user:root", "fan is loud")
             store.record_remarks(PLAN.remarks)
