@@ -26,7 +26,11 @@ class When(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageIn:
-    """``#BURST stage_in SOURCE [as NAME] [read_only|copy]``. ``source`` as written; ``line``: of the script, from 1."""
+    """``#BURST stage_in SOURCE [as NAME] [read_only|copy]``. ``line``: of the script, from 1.
+
+    ``source`` is a pattern: ``[*]`` stands for a quoted ``*``, ``${HOME}`` and the like for variables; what path that
+    is says burstd.core.words.resolve.
+    """
 
     source: str
     name: str
@@ -38,7 +42,10 @@ class StageIn:
 
 @dataclass(frozen=True, slots=True)
 class StageOut:
-    """``#BURST stage_out PATTERN to DESTINATION [on success|failure|always]``; PATTERN is relative to $BURST_OUT."""
+    """``#BURST stage_out PATTERN to DESTINATION [on success|failure|always]``; PATTERN is relative to $BURST_OUT.
+
+    ``pattern`` and ``destination`` are written as StageIn.source is; a destination has no wildcards.
+    """
 
     pattern: str
     destination: str
@@ -199,3 +206,5 @@ class DataView:
     nodes: tuple[str, ...] = ()
     since: float = 0.0
     error: str = ""
+    ended: float = 0.0
+    """When the job ended; 0: it has not, or nobody knows, and ``since`` counts."""

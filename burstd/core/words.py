@@ -1,0 +1,357 @@
+"""The words of a ``#BURST`` line: quoting as in a shell, wildcards, and names with any byte in them.
+
+Words are separated by blanks. ``\\c``, ``'...'`` and ``"..."`` quote as in a shell; ``$'...'`` takes ``\\n``, ``\\t``,
+``\\xHH``, ``\\OOO`` and so on for what cannot be typed. Nothing is run. ``~``, ``$HOME``, ``$USER`` and Slurm's
+``%A %a %d %j %u %x`` stand for what they are; of other variables nothing is known before the job runs. A ``#`` at
+the beginning of a word makes the rest a comment.
+
+A path is kept as a *pattern*: a quoted ``*``, ``?``, ``[`` or ``$`` stands in brackets (``[*]``), as in glob.escape,
+so that an unquoted one keeps its meaning, and a variable is ``${NAME}``. Bytes that are not UTF-8 are surrogates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+BLANKS = " \t\r\v\f"
+VARIABLES = ("HOME", "USER", "BURST_OUT")
+SYMBOLS: Mapping[str, str] = {
+    "A": "the array's job id", "a": "the array task's id", "d": "the working directory", "j": "the job's id",
+    "u": "the user's name", "x": "the job's name",
+}  # fmt: skip
+"""What Slurm puts for ``%A`` and so on in a line of directives."""
+_SPECIAL = "*?[$"
+_SAFE = re.compile(r"[A-Za-z0-9_./:@%+=,^-]+")
+_ESCAPED = re.compile(r"\[([*?\[$])\]")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]+)\}")
+_NAME = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_CODE = re.compile(rb"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
+_LETTERS = {b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+_CODES = {value: "\\" + key.decode() for key, value in _LETTERS.items()} | {b"\\": r"\\", b"'": r"\'"}
+
+
+class Misquoted(Exception):
+    """A line cannot be cut into words, or a word is not what it must be: what is wrong, and what is allowed."""
+
+    def __init__(self, wrong: str, allowed: str) -> None:
+        super().__init__(wrong)
+        self.wrong = wrong
+        self.allowed = allowed
+
+
+class Kind(Enum):
+    """What a part of a word is."""
+
+    BARE = "bare"
+    QUOTED = "quoted"
+    VARIABLE = "variable"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word, as parts: a character, or the name of a variable, and how it was written."""
+
+    parts: tuple[tuple[str, Kind], ...]
+
+    @property
+    def text(self) -> str:
+        """The word without its quotes; a variable is ``${NAME}``."""
+        return canonical("".join(f"${{{text}}}" if kind is Kind.VARIABLE else text for text, kind in self.parts))
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the variables in it."""
+        return tuple(text for text, kind in self.parts if kind is Kind.VARIABLE)
+
+    @property
+    def pattern(self) -> str:
+        """The word as a pattern. Raises Misquoted."""
+        out: list[str] = []
+        index = 0
+        while index < len(self.parts):
+            text, kind = self.parts[index]
+            if kind is Kind.VARIABLE:
+                out.append(f"${{{text}}}")
+            elif kind is Kind.BARE and text in "*?":
+                out.append(text)
+            elif kind is Kind.BARE and text == "[" and (end := self._class_end(index)):
+                out += [t for t, _ in self.parts[index : end + 1]]
+                index = end
+            else:
+                out.append(escape(text))
+            index += 1
+        return canonical("".join(out))
+
+    def _class_end(self, start: int) -> int:
+        """Index of the bracket that closes a class such as ``[a-z]``; 0: none does."""
+        index = start + 1
+        if self.parts[index : index + 1] == (("!", Kind.BARE),):
+            index += 1
+        first = index
+        for end in range(index, len(self.parts)):
+            text, kind = self.parts[end]
+            if kind is Kind.VARIABLE or text == "/":
+                return 0
+            if kind is Kind.BARE and text == "]" and end > first:
+                return end
+            if kind is Kind.QUOTED and text in "]!^-":
+                raise Misquoted(f"a quoted {text} stands in [...]", "write ? for one character, or several lines")
+        return 0
+
+
+def canonical(text: str) -> str:
+    """The same with bytes that are UTF-8 after all as characters, as os.fsdecode gives them."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def escape(text: str) -> str:
+    """A pattern that means this text and nothing else."""
+    return "".join(f"[{c}]" if c in _SPECIAL else c for c in text)
+
+
+def literal(pattern: str) -> str | None:
+    """The text that a pattern without wildcards and variables means; None: it has some."""
+    if any(c in _SPECIAL for c in _ESCAPED.sub("", pattern)):
+        return None
+    return _ESCAPED.sub(r"\1", pattern)
+
+
+def wild(pattern: str) -> bool:
+    """Whether a pattern may match several paths."""
+    return any(c in "*?[" for c in _ESCAPED.sub("", pattern))
+
+
+def fill(pattern: str, values: Mapping[str, str]) -> str | None:
+    """The pattern with its variables (``HOME``, ``USER``, ``j`` ...) filled in; None: one has no value so far."""
+    if any(name not in values for name in _VARIABLE.findall(pattern)):
+        return None
+    return _VARIABLE.sub(lambda found: escape(values[found[1]]), pattern)
+
+
+def resolve(pattern: str, values: Mapping[str, str], work_dir: str = "") -> str | None:
+    """Where a source, destination or output lies: absolute, or a URL, or as it is where ``work_dir`` is empty.
+
+    The plain path where it has no wildcards, else a pattern with ``[*]`` for what was quoted. None: as for ``fill``.
+    """
+    filled = fill(pattern, values)
+    if filled is None:
+        return None
+    if work_dir and not filled.startswith(("/", "s3://", "swift://")):
+        filled = f"{escape(work_dir)}/{filled}"
+    plain = literal(filled)
+    return filled if plain is None else plain
+
+
+def quote(text: str) -> str:
+    """A word of a line that means this text."""
+    text = text.replace("%", "%%")
+    if _SAFE.fullmatch(text):
+        return text
+    if "'" not in text and text.isprintable():
+        return f"'{text}'"
+    return "$'" + "".join(c if c.isprintable() and c not in "\\'" else _coded(c) for c in text) + "'"
+
+
+def _coded(char: str) -> str:
+    data = char.encode("utf-8", "surrogateescape")
+    return _CODES.get(data) or "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def written(pattern: str) -> str:
+    """A word of a line that means this pattern, which is one of ``Word.pattern``."""
+    out: list[str] = []
+    held: list[str] = []
+
+    def raw(text: str) -> None:
+        if held:
+            out.append(quote("".join(held)))
+            held.clear()
+        out.append(text)
+
+    index = 0
+    while index < len(pattern):
+        char = pattern[index]
+        if found := _ESCAPED.match(pattern, index):
+            held.append(found[1])
+            index = found.end()
+            continue
+        if found := _VARIABLE.match(pattern, index):
+            raw(f"%{found[1]}" if found[1] in SYMBOLS else found[0])
+            index = found.end()
+            continue
+        if char == "[":
+            end = pattern.index("]", index + (3 if pattern[index + 1 : index + 2] == "!" else 2))
+            raw("[" + "".join(c if c in "!]-^*?[" else quote(c) for c in pattern[index + 1 : end]) + "]")
+            index = end
+        elif char in "*?":
+            raw(char)
+        else:
+            held.append(char)
+        index += 1
+    raw("")
+    return "".join(out) or "''"
+
+
+def split(line: str, *, symbols: bool = True) -> list[Word]:
+    """Cuts a line into words. ``symbols``: ``%j`` and the like are variables, and ``%%`` is a percent sign.
+
+    Raises Misquoted.
+    """
+    return _Splitter(line, symbols=symbols).run()
+
+
+class _Splitter:
+    """One pass over a line."""
+
+    def __init__(self, line: str, *, symbols: bool) -> None:
+        self._line = line
+        self._symbols = symbols
+        self._at = 0
+        self._parts: list[tuple[str, Kind]] = []
+        self._words: list[Word] = []
+        self._within = False
+        """A word has begun, if only with empty quotes."""
+
+    def run(self) -> list[Word]:
+        while self._at < len(self._line):
+            char = self._line[self._at]
+            if char in BLANKS:
+                self._end()
+                self._at += 1
+            elif char == "#" and not self._within:
+                break
+            else:
+                self._piece(char)
+        self._end()
+        return self._words
+
+    def _end(self) -> None:
+        if self._within:
+            if any(text == "\0" for text, _ in self._parts):
+                raise Misquoted("a word has a NUL byte", "no file name can have one")
+            self._words.append(Word(tuple(self._parts)))
+        self._parts, self._within = [], False
+
+    def _piece(self, char: str) -> None:
+        first, self._within = not self._within, True
+        if char == "'":
+            self._quoted(self._until("'", self._at + 1))
+        elif self._line.startswith("$'", self._at):
+            self._coded()
+        elif char == '"':
+            self._at += 1
+            self._double()
+        elif char == "\\":
+            if self._at + 1 == len(self._line):
+                raise Misquoted("it ends in a backslash", "a line goes on only where the next is a #BURST line too")
+            self._quoted(self._line[self._at + 1])
+            self._at += 2
+        elif char == "~" and first:
+            self._home()
+        else:
+            self._char(char, Kind.BARE)
+
+    def _until(self, end: str, start: int) -> str:
+        """The text up to a closing quote, and past it."""
+        stop = self._line.find(end, start)
+        if stop < 0:
+            raise Misquoted(f"the quote {end} is not closed", f"write {end} at the end, or \\{end} for the character")
+        self._at = stop + 1
+        return self._line[start:stop]
+
+    def _quoted(self, text: str) -> None:
+        index = 0
+        while index < len(text):
+            if text[index] == "%" and self._symbols:
+                self._symbol(text[index : index + 2])
+                index += 2
+            else:
+                self._parts.append((text[index], Kind.QUOTED))
+                index += 1
+
+    def _symbol(self, pair: str) -> None:
+        """Slurm puts these in whether they are quoted or not, and leaves out those that it does not know."""
+        if pair == "%%":
+            self._parts.append(("%", Kind.QUOTED))
+        elif pair[1:] in SYMBOLS:
+            self._parts.append((pair[1:], Kind.VARIABLE))
+        else:
+            known = ", ".join(f"%{symbol} ({means})" for symbol, means in SYMBOLS.items())
+            raise Misquoted(f"{pair} means nothing", f"write %% for a percent sign; there are {known}")
+
+    def _coded(self) -> None:
+        """``$'...'``."""
+        start = stop = self._at + 2
+        while stop < len(self._line) and self._line[stop] != "'":
+            stop += 2 if self._line[stop] == "\\" else 1
+        if stop >= len(self._line):
+            raise Misquoted("the quote $' is not closed", "write ' at the end, or \\' for the character")
+        self._at = stop + 1
+        text = self._line[start:stop]
+        for index, piece in enumerate(re.split(r"(%.?)", text) if self._symbols else [text]):
+            if index % 2:
+                self._symbol(piece)
+                continue
+            data = _CODE.sub(_decoded, piece.encode("utf-8", "surrogateescape"))
+            self._parts += [(c, Kind.QUOTED) for c in data.decode("utf-8", "surrogateescape")]
+
+    def _double(self) -> None:
+        while self._at < len(self._line):
+            char = self._line[self._at]
+            if char == '"':
+                self._at += 1
+                return
+            if char == "\\" and self._line[self._at + 1 : self._at + 2] in ("$", "`", '"', "\\"):
+                self._parts.append((self._line[self._at + 1], Kind.QUOTED))
+                self._at += 2
+            else:
+                self._char(char, Kind.QUOTED)
+        raise Misquoted('the quote " is not closed', 'write " at the end, or \\" for the character')
+
+    def _char(self, char: str, kind: Kind) -> None:
+        """One character outside of quotes, or within double ones."""
+        if char == "%" and self._symbols:
+            self._symbol(self._line[self._at : self._at + 2])
+            self._at += 2
+            return
+        if char == "`" or self._line.startswith("$(", self._at):
+            raise Misquoted("no command is run here", "write what it would print, or quote the character with \\")
+        if char == "$":
+            self._variable()
+            return
+        self._parts.append((char, kind))
+        self._at += 1
+
+    def _variable(self) -> None:
+        found = _NAME.match(self._line, self._at)
+        name = (found[1] or found[2]) if found else ""
+        if found is None or name not in VARIABLES:
+            wrong = f"${name} is not known before the job runs" if name else "a dollar sign names no variable"
+            job = "; %j is the job's id" if name in ("SLURM_JOB_ID", "SLURM_JOBID") else ""
+            raise Misquoted(wrong, f"there are $HOME and $USER{job}; write \\$ for a dollar sign")
+        self._parts.append((name, Kind.VARIABLE))
+        self._at = found.end()
+
+    def _home(self) -> None:
+        follows = self._line[self._at + 1 : self._at + 2]
+        if follows and follows not in "/" + BLANKS:
+            raise Misquoted("the home of another user is not looked up", "write its path, or \\~ for the character")
+        self._parts.append(("HOME", Kind.VARIABLE))
+        self._at += 1
+
+
+def _decoded(found: re.Match[bytes]) -> bytes:
+    """The byte of one escape in ``$'...'``."""
+    if found[1]:
+        return bytes([int(found[1], 16)])
+    if found[2] and int(found[2], 8) < 256:
+        return bytes([int(found[2], 8)])
+    if found[3] in (b"\\", b"'", b'"', b"?"):
+        return found[3]
+    if found[3] in _LETTERS:
+        return _LETTERS[found[3]]
+    shown = found[0].decode("utf-8", "replace")
+    raise Misquoted(f"{shown} means nothing in $'...'", r"write \n, \t, \\, \', \xHH, \OOO and the like")
