@@ -27,6 +27,11 @@ def jobs(ctx: typer.Context, incomplete: str) -> list[str]:
     return _starting(incomplete, (job["id"] for job in _answer(ctx, "/jobs").get("jobs", ())))
 
 
+def staged_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of jobs with data."""
+    return _starting(incomplete, (job["job"] for job in _answer(ctx, "/stage").get("jobs", ())))
+
+
 def _node_names(found: Iterable[dict[str, Any]]) -> Iterator[str]:
     for node in found:
         yield node["slot"]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli import bill, check, config, event, job, node, plan, scale, status
+from burstd.cli import bill, check, config, event, job, node, plan, scale, stage, status
 from burstd.cli.session import DEFAULT_SOCKET, Code, Json, Shared
 
 app = typer.Typer(
@@ -54,6 +54,7 @@ app.add_typer(node.app, name="node")
 app.add_typer(job.app, name="job")
 app.command()(job.explain)
 app.add_typer(event.app, name="event")
+app.add_typer(stage.app, name="stage")
 app.command()(plan.plan)
 app.command()(plan.hold)
 app.command()(plan.unhold)

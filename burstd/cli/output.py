@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import IO, Any, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.padding import Padding
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 Answer = dict[str, Any]
 """An answer of the daemon, as JSON gave it; its fields are in docs/burstctl.md."""
-Cell = str | Text
+Cell = str | Text | ProgressBar
 
 STYLES = {
     "boot": "cyan", "covered": "green", "wait": "yellow", "impossible": "bold red", "unknown": "dim",
     "open": "green", "ready": "green", "planned": "cyan", "launching": "cyan", "booting": "cyan", "proving": "cyan",
     "closing": "dim", "terminating": "dim", "gone": "dim", "failed": "bold red", "lost": "bold red",
+    "waiting": "yellow", "sending": "cyan", "staged": "green", "placing": "cyan", "placed": "green",
+    "collecting": "cyan", "bringing": "cyan", "home": "green", "cleared": "dim",
     "held": "yellow", "drained": "yellow", "unready": "yellow", "free": "dim",
 }  # fmt: skip
 """Colours of verdicts and states."""
@@ -52,15 +56,15 @@ class Paper:
     def line(self, *parts: str | tuple[str, str]) -> None:
         """One line, wrapped where the window is narrower; a part may come with its style."""
         pairs = ((part, "") if isinstance(part, str) else part for part in parts)
-        self._console.print(Text.assemble(*((_safe(text), style) for text, style in pairs)))
+        self._put(Text.assemble(*((_safe(text), style) for text, style in pairs)))
 
     def note(self, text: str, style: str = "", indent: int = 2) -> None:
         """An indented paragraph."""
-        self._console.print(Padding(Text(_safe(text), style), (0, 0, 0, indent), expand=False))
+        self._put(Padding(Text(_safe(text), style), (0, 0, 0, indent), expand=False))
 
     def blank(self) -> None:
         """An empty line between blocks."""
-        self._console.print()
+        self._put(Text())
 
     def table(
         self, heads: Sequence[str], rows: Iterable[Sequence[Cell]], indent: int = 0, *, whole: bool = False
@@ -84,12 +88,47 @@ class Paper:
             needed = self._console.measure(made, options=self._console.options.update(max_width=10_000)).maximum
             if needed > self._console.width:
                 return False
-        self._console.print(Padding(made, (0, 0, 0, indent), expand=False))
+        self._put(Padding(made, (0, 0, 0, indent), expand=False))
         return True
 
     def pairs(self, pairs: Iterable[tuple[str, Cell]]) -> None:
         """Names and values, one a line; empty values are left out."""
         self.table(("", "*"), [(Text(name, "bold"), value) for name, value in pairs if value])
+
+    def _put(self, part: RenderableType) -> None:
+        self._console.print(part)
+
+    def redrawn(self, pages: Iterable[Callable[[Paper], None]]) -> None:
+        """Page after page: on a terminal each in place of the one before, else one below the other."""
+        if not self._console.is_terminal:
+            for draw in pages:
+                draw(self)
+                sys.stdout.flush()
+            return
+        with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
+            for draw in pages:
+                sheet = _Sheet()
+                draw(sheet)
+                live.update(sheet.whole(), refresh=True)
+
+
+class _Sheet(Paper):
+    """Collects what the terminal is to show at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[RenderableType] = []
+
+    def _put(self, part: RenderableType) -> None:
+        self._parts.append(part)
+
+    def whole(self) -> Group:
+        return Group(*self._parts)
+
+
+def bar(done: int, total: int, width: int = 20) -> ProgressBar:
+    """How much of something is done; a total of 0 is not known yet."""
+    return ProgressBar(total=max(total, 1), completed=done if total else 0, width=width)
 
 
 def styled(word: str) -> Text:
@@ -98,6 +137,8 @@ def styled(word: str) -> Text:
 
 
 def _safe_cell(cell: Cell) -> Cell:
+    if isinstance(cell, ProgressBar):
+        return cell
     if isinstance(cell, Text):
         return cell if cell.plain.isprintable() else Text(_safe(cell.plain), cell.style)
     return _safe(cell)
@@ -121,6 +162,16 @@ def money(amount: Answer | None, places: int = 2) -> str:
 def sums(amounts: Sequence[Answer], places: int = 2) -> str:
     """Amounts in several currencies; ``0`` where there is none."""
     return " + ".join(money(a, places) for a in amounts) or "0"
+
+
+def size_text(size: int) -> str:
+    """Bytes: ``512 B``, ``1.5 GiB``."""
+    number, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
 
 
 def plural(number: int, word: str) -> str:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from burstd.cli.output import Answer, Paper, count, names, plural, print_json, styled, sums
 from burstd.cli.session import Json, Socket, session
+from burstd.cli.stage_pages import at_a_glance
 from burstd.cli.times import ago, ahead, clock, length
 
 _SORTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
@@ -30,6 +31,8 @@ def status(ctx: typer.Context, json: Json = False, socket: Socket = None) -> Non
         paper.blank()
         _outside(paper, answer)
     paper.blank()
+    if answer["data"]:
+        at_a_glance(paper, answer["data"])
     _waiting(paper, answer)
 
 

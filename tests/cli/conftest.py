@@ -49,9 +49,11 @@ def run(control: Path, office: FakeOffice, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
 
-    def burstctl(*words: str, columns: int | None = None, socket: Path | None = None) -> Outcome:
+    def burstctl(
+        *words: str, columns: int | None = None, socket: Path | None = None, typed: str | None = None
+    ) -> Outcome:
         env = {"BURSTD_SOCKET": str(socket or control), "COLUMNS": str(columns) if columns else None}
-        result = CliRunner().invoke(app, list(words), env=env)
+        result = CliRunner().invoke(app, list(words), env=env, input=typed)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Outcome(result.exit_code, result.stdout, result.stderr)
 
