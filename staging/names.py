@@ -10,10 +10,3 @@ def cluster_part(cluster: str) -> str:
     if not is_key(cluster) or "/" in cluster:
         raise StoreRefused(f"the cluster's name {cluster!r} cannot be part of an object's key: use A-Z a-z 0-9 . _ -")
     return cluster
-
-
-def checked(key: str) -> str:
-    """The key, if it is one. Raises StoreRefused."""
-    if not is_key(key):
-        raise StoreRefused(f"{key!r} is no key of an object")
-    return key

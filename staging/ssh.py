@@ -20,6 +20,7 @@ from typing import IO, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from burstd.data.bundle import bundle
 from burstd.data.ssh_program import CIPHERS, ssh_argv
 from burstd.data.wire import WireClient
 from burstd.model.stager import (
@@ -34,8 +35,14 @@ from burstd.model.stager import (
 )
 from staging.names import cluster_part
 from staging.shared import Absolute
-from staging.ssh_bundle import program
 
+_PROGRAM = (
+    "burstd.data.serve",
+    "burstd.data.folder",
+    "burstd.data.frames",
+    "burstd.model.errors",
+    "burstd.model.stager",
+)
 _PIPE_BYTES = 1 << 20
 _WORDS = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 # Of the ssh program: what trying again does not change.
@@ -94,7 +101,7 @@ class SshStager:
         self.name = name
         self._settings = settings
         self._where = f"the storage node {settings.host}"
-        self._program = program()
+        self._program = bundle("burstd.data.serve:main", _PROGRAM)
         digest = hashlib.sha256(self._program).hexdigest()
         self._file = str(settings.path / ".programs" / f"serve-{digest[:16]}.pyz")
         words = [

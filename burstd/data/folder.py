@@ -21,7 +21,7 @@ from burstd.model.stager import (
     StoreRefused,
     StoreSpaceGone,
     Unfinished,
-    is_key,
+    checked,
 )
 
 UNFINISHED = ".tmp"
@@ -181,9 +181,7 @@ class ObjectFolder:
         return about.f_bavail * about.f_frsize
 
     def _path(self, key: str) -> str:
-        if not is_key(key):
-            raise StoreRefused(f"{key!r} is no key of an object")
-        return os.path.join(self._root, key)
+        return os.path.join(self._root, checked(key))
 
     def _make_root(self) -> None:
         if os.path.isdir(self._unfinished):

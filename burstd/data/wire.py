@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from burstd.data.frames import BODY_LIMIT, ERRORS, HEADER, MAGIC, PAGE, Ask, HungUp, Say
-from burstd.model.stager import StagerError, StoreBusy, StoredObject, StoreRefused, Unfinished
+from burstd.model.stager import StagerError, StoreBusy, StoredObject, StoreRefused, Unfinished, checked
 
 _NOISE = 1 << 16
 """How much a login's own scripts may print, in bytes."""
@@ -64,26 +64,26 @@ class WireClient:
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """Returns when the object is there under its name."""
-        self._ask(Ask.PUT, key, body)
+        self._ask(Ask.PUT, checked(key), body)
 
     def get(self, key: str) -> bytes:
         """Raises NoSuchObject."""
-        return self._ask(Ask.GET, key)
+        return self._ask(Ask.GET, checked(key))
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """Those that are there, with their sizes in bytes."""
         found: dict[str, int] = {}
-        for lines in _lines(keys):
+        for lines in _lines([checked(key) for key in keys]):
             found.update(json.loads(self._ask(Ask.PRESENT, "", lines)))
         return found
 
     def copy(self, source: str, target: str) -> None:
         """Raises NoSuchObject."""
-        self._ask(Ask.COPY, f"{source}\n{target}")
+        self._ask(Ask.COPY, f"{checked(source)}\n{checked(target)}")
 
     def delete(self, keys: Sequence[str]) -> None:
         """What is gone already is no error."""
-        for lines in _lines(keys):
+        for lines in _lines([checked(key) for key in keys]):
             self._ask(Ask.DELETE, "", lines)
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:

@@ -76,6 +76,13 @@ def is_key(text: str) -> bool:
     return len(text) <= KEY_LENGTH and _KEY.fullmatch(text) is not None
 
 
+def checked(key: str) -> str:
+    """The key, if it is one. Raises StoreRefused."""
+    if not is_key(key):
+        raise StoreRefused(f"{key!r} is no key of an object")
+    return key
+
+
 class Stager(Protocol):
     """A store. Calls block, are made from several threads at once, and raise StagerError kinds only.
 

@@ -1,0 +1,41 @@
+"""Which of many keys a store has, asked by pages of its list where the keys lie close together, singly where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from burstd.model.stager import StoredObject
+
+PAGE = 1000
+_FEW = 20
+_SINGLY = 200
+
+Page = Callable[[str], tuple[Sequence[StoredObject], bool]]
+"""Up to PAGE objects whose keys come after this one in order, and whether there are more."""
+Singly = Callable[[Sequence[str]], Iterable[tuple[str, int | None]]]
+"""Sizes in bytes of objects, asked one by one; None for those that are not there."""
+
+
+def present(keys: Sequence[str], page: Page, singly: Singly) -> Mapping[str, int]:
+    """Those that are there, with their sizes in bytes."""
+    wanted = sorted(set(keys))
+    found: dict[str, int] = {}
+
+    def ask(some: Sequence[str]) -> None:
+        found.update((key, size) for key, size in singly(some) if size is not None)
+
+    while len(wanted) > _FEW:
+        listed, more = page(wanted[0][:-1])
+        settled = wanted
+        if more:
+            last = listed[-1].key
+            settled = [key for key in wanted if key <= last]
+        sizes = {o.key: o.size for o in listed}
+        found.update((key, sizes[key]) for key in settled if key in sizes)
+        wanted = wanted[len(settled) :]
+        if more and len(settled) < _FEW:
+            # A page for each of the next would be slower than asking for them.
+            ask(wanted[:_SINGLY])
+            wanted = wanted[_SINGLY:]
+    ask(wanted)
+    return found
