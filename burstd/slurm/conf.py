@@ -21,7 +21,7 @@ class Wishes:
     ``version`` is slurmctld's. ``programs`` are the folder with burstd-resume, burstd-suspend and burstd-resumefail.
     ``keep_partitions`` are partitions of machines of the site's own, which power saving must leave alone.
     ``devices`` gives, for a GRES name, the device files of gres.conf with ``{}`` for the range of numbers.
-    ``configless``: nodes get their configuration from slurmctld.
+    ``configless``: nodes get their configuration from slurmctld. ``staging``: burstd stages the data of jobs.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -31,6 +31,7 @@ class Wishes:
     suspend_timeout_s: int = 30
     devices: Mapping[str, str] = field(default_factory=lambda: {"gpu": "/dev/nvidia{}"})
     configless: bool = False
+    staging: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,15 @@ def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
                 wishes.keep_partitions,
                 "power saving may switch the site's own machines off",
                 merge=True,
+            )
+        )
+    if wishes.staging:
+        found.append(
+            Setting(
+                "BurstBufferType",
+                ("burst_buffer/lua",),
+                "jobs with #BURST lines start without their data; burst_buffer.lua and burst_buffer.conf must lie "
+                "beside slurm.conf before slurmctld is restarted",
             )
         )
     if gres:

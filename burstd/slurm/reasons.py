@@ -13,6 +13,7 @@ _SENTENCES = (
     ("launch failed requeued held", "JobHeldAdmin"),
     ("burst buffer pre_run error", "BurstBufferOperation"),
     ("burst buffer create_persistent error", "BurstBufferOperation"),
+    ("burst_buffer/lua: stage-out in progress", "BurstBufferStageOut"),
     ("burst_buffer/", "BurstBufferOperation"),
     ("reservation ", "ReservationDeleted"),
 )

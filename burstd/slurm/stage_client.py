@@ -8,10 +8,9 @@ hence the standard library only, and little of it.
 Standard output: one word, ``ok``, ``refused``, ``busy`` or ``absent``, then the text on the lines after it. The exit
 status says the same (0, 1, 2, 3), but Lua 5.1 does not see it.
 
-The hooks that Slurm calls once and that must not be lost (all but ``check``, ``paths``, ``status`` and the ``test_``
-ones) wait for a burstd that is away, as long as Slurm lets them. ``check`` and ``paths`` run while slurmctld answers
-nobody else, so they give up soon; the variables that ``paths`` needs came with the answer to ``data_in`` and lie in
-the spool.
+All but ``check``, ``paths`` and ``status`` wait for a burstd that is away, as long as Slurm lets them. ``check`` and
+``paths`` run while slurmctld answers nobody else, so they give up soon; the variables that ``paths`` needs came with
+the answer to ``data_in`` and lie in the spool, from where ``test_data_in`` sees too that all is well.
 
 Socket and spool are looked up in the environment (BURSTD_STAGE_SOCKET, BURSTD_STAGE_SPOOL), then in
 /etc/burstd/stage.conf (lines ``socket=PATH``, ``spool=PATH``), then the defaults below.
@@ -28,9 +27,9 @@ SPOOL = "/var/spool/burstd/stage"
 SETTINGS = "/etc/burstd/stage.conf"
 WAITING = ("data_in", "test_data_in", "data_out", "test_data_out")
 """Hooks that may be answered ``busy`` where Slurm polls."""
-LASTING = ("setup", "data_in", "pre_run", "post_run", "data_out", "teardown")
+LASTING = ("setup", "pre_run", "post_run", "teardown", *WAITING)
 """Hooks that wait for burstd."""
-HOOKS = ("check", "paths", "status", "test_data_in", "test_data_out", *LASTING)
+HOOKS = ("check", "paths", "status", *LASTING)
 TELLING = ("check", "setup", "data_in")
 """Hooks that bring the script's text along."""
 CODES = {"ok": 0, "refused": 1, "busy": 2, "absent": 3}
@@ -148,13 +147,22 @@ def forget(spool: str, job: str) -> None:
         return
 
 
-def head(script: str) -> str:
-    """The beginning of a job script, where its directives are. burstd need not be let into Slurm's state folder."""
-    try:
-        with open(script, "rb") as file:  # noqa: PTH123
-            return os.fsdecode(file.read(_LARGEST_HEAD))
-    except OSError:  # burstd sees that there is no text, and says so
-        return ""
+def head(script: str, array: str) -> str:
+    """The beginning of a job script, where its directives are. burstd need not be let into Slurm's state folder.
+
+    Slurm 24.11 and later name, for most tasks of an array, a file that is not there: then it is the array's.
+    """
+    places = [script]
+    if array.isdigit() and array != "0":
+        state = script.rpartition("/hash.")[0]
+        places.append(f"{state}/hash.{int(array) % 10}/job.{array}/script")
+    for place in places:
+        try:
+            with open(place, "rb") as file:  # noqa: PTH123
+                return os.fsdecode(file.read(_LARGEST_HEAD))
+        except OSError:  # the next place may have it
+            continue
+    return ""  # burstd sees that there is no text, and says so
 
 
 def question(hook: str, words: "dict[str, str]") -> bytes:
@@ -169,7 +177,7 @@ def question(hook: str, words: "dict[str, str]") -> bytes:
         "info": {key[5:]: value for key, value in words.items() if key.startswith("info.")},
     }
     if hook in TELLING and call["script"]:
-        call["text"] = head(words["script"])
+        call["text"] = head(words["script"], words.get("info.array_job_id", ""))
     return json.dumps(call).encode() + b"\n"
 
 
@@ -177,6 +185,10 @@ def run(hook: str, words: "dict[str, str]") -> "tuple[str, str]":
     """What to tell Slurm: the word and the text."""
     path, spool = settings(os.environ)
     job = words.get("job", "")
+    if hook == "data_in":
+        forget(spool, job)
+    elif hook == "test_data_in" and kept(spool, job) is not None:
+        return "ok", ""
     try:
         said = converse(path, hook, question(hook, words), polls=words.get("polls") == "yes")
     except Absent as reason:
@@ -189,11 +201,13 @@ def run(hook: str, words: "dict[str, str]") -> "tuple[str, str]":
     else:
         text = variables(said)
     if said["result"] == "ok":
-        if hook == "data_in" and text:
+        if hook in ("data_in", "test_data_in"):
             keep(spool, job, text)
         elif hook == "teardown":
             forget(spool, job)
         elif hook == "paths":
+            # Slurm 24.11 and later make no folder for most tasks of an array, and read the file all the same.
+            os.makedirs(os.path.dirname(words["file"]), 0o700, exist_ok=True)  # noqa: PTH103, PTH120
             with open(words["file"], "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
                 file.write(text)
     return str(said["result"]), str(said.get("text") or "")

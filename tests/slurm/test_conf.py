@@ -140,6 +140,15 @@ def test_nodes_without_a_configuration_of_their_own_need_slurmctld_to_give_it() 
     assert (found.subject, found.wanted, found.advice) == ("SlurmctldParameters", "enable_configless", False)
 
 
+def test_staging_needs_its_plugin() -> None:
+    assert "BurstBufferType=burst_buffer/lua" in fragment([CPU], replace(WISHES, staging=True)).splitlines()
+    assert "BurstBufferType" not in fragment([CPU], WISHES)
+    wishes = replace(WISHES, staging=True)
+    assert compare([GPU, CPU], wishes, changed("BurstBufferType", "burst_buffer/lua")) == []
+    (found,) = compare([GPU, CPU], wishes, changed("BurstBufferType", "(null)"))
+    assert (found.subject, found.wanted, found.found) == ("BurstBufferType", "burst_buffer/lua", "not set")
+
+
 def test_old_versions_hide_slots_without_machines() -> None:
     old = changed("SLURM_VERSION", "22.05.8")
     (found,) = compare([GPU, CPU], WISHES, old)

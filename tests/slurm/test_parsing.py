@@ -147,6 +147,8 @@ def test_rows_that_come_again_are_not_read_again() -> None:
         ("Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved", "Resources"),
         ("Job is at or exceeds QOS normal's group max TRES(cpu) minutes of 1 with 2", "QOSGrpLimit"),
         ("burst_buffer/lua: slurm_bb_data_in: no such file, sorry", "BurstBufferOperation"),
+        ("burst_buffer/lua: JobHeldAdmin: slurm_bb_data_in failed: no such bucket", "BurstBufferOperation"),
+        ("burst_buffer/lua: Stage-out in progress", "BurstBufferStageOut"),
         ("Resources,BeginTime", "Resources"),
         ("a sentence, of a plug-in", "a sentence, of a plug-in"),
         ("", ""),

@@ -1,0 +1,163 @@
+"""burst_buffer/lua of three Slurm versions, from the directive to burstd's ear and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from burstd.model.job import JobState
+from burstd.slurm.stage_server import StageReply
+from tests.slurm.stage_rig import StageRig, stage_rig, variables
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie", "forky"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageRig]:
+    with stage_rig(request.param, tmp_path_factory.mktemp("stage")) as found:
+        yield found
+
+
+@pytest.fixture
+def rig(cluster: StageRig) -> Iterator[StageRig]:
+    cluster.fresh()
+    yield cluster
+    # Whatever a test left would keep its hooks and its nodes.
+    cluster.fresh()
+    cluster.cluster.sh("scancel --hurry -u ada")
+    cluster.cluster.wait(lambda: not cluster.cluster.sh("squeue -h --states=all -u ada -t PD,R,CG,SO"), 20, "no jobs")
+
+
+def in_stage_in(rig: StageRig, number: str) -> None:
+    """Slurm waits for the data of the job, with no node allocated."""
+    rig.answers.wait("data_in", number)
+    job = rig.wait_job(number, lambda j: j is not None and j.reason == "BurstBufferStageIn")
+    assert job is not None
+    assert (job.state, job.node_list) == (JobState.PENDING, ())
+
+
+def test_what_is_wrong_is_said_at_sbatch(rig: StageRig) -> None:
+    text = "line 2: #BURST stage_in: 'it' is 100% wrong\nallowed: é, a source; see $HOME"
+    rig.answers.say["check"] = lambda call: StageReply("refused" if "#BURST stage_in" in call.text else "ok", text)
+    said = rig.submit(directives="#BURST stage_in")
+    for line in text.splitlines():
+        assert line in said
+    assert "Batch job submission failed" in said
+    owners = {(call.hook, call.uid, call.gid) for call in rig.answers.calls}
+    assert owners == {("check", 3001, 3001)}
+    rig.answers.calls.clear()
+    assert rig.submit("true", directives="#SBATCH --comment=plain").isdigit()
+    assert rig.answers.calls == []
+
+
+def test_nothing_is_taken_while_burstd_is_away(rig: StageRig) -> None:
+    rig.stop()
+    before = time.monotonic()
+    assert "burstd does not answer at /run/burstd/stage.sock" in rig.submit()
+    assert time.monotonic() - before < 5
+
+
+def test_data_first_then_the_node_then_home(rig: StageRig) -> None:
+    rig.answers.hold("data_in")
+    rig.answers.hold("data_out")
+    number = rig.submit("env | grep BURST_; srun env | grep BURST_")
+    in_stage_in(rig, number)
+    assert "#BURST stage_in /data" in rig.answers.wait("data_in", number).text
+    rig.answers.let_go("data_in")
+    start = time.monotonic()
+    rig.allocated(number)
+    assert time.monotonic() - start < 3
+    rig.answers.wait("data_out", number)
+    job = rig.wait_job(number, lambda j: j is not None and j.state is JobState.STAGE_OUT)
+    assert job is not None
+    assert (job.reason, len(job.node_list)) == ("BurstBufferStageOut", 1)
+    rig.answers.let_go("data_out")
+    teardown = rig.answers.wait("teardown", number)
+    assert not teardown.hurry
+    rig.wait_job(number, lambda j: j is None)
+    polled = ["test_data_out"] if rig.cluster.release != "bookworm" else []
+    before, after = ["check", "setup", "data_in", "paths", "pre_run"], ["post_run", "data_out", *polled, "teardown"]
+    assert rig.answers.of(number) == before + after
+    assert rig.output(number) == sorted(2 * [f"{name}={value}" for name, value in variables(number).items()])
+    setup = rig.answers.wait("setup", number)
+    assert (setup.uid, setup.gid) == (3001, 3001)
+    ended = rig.answers.wait("post_run", number)
+    if rig.cluster.release != "bookworm":
+        assert (ended.uid, ended.info["partition"], ended.info["nodes"]) == (3001, "onprem", job.node_list[0])
+    assert not list(rig.cluster.head.path("/var/spool/burstd/stage").iterdir())
+
+
+def test_a_burstd_that_comes_back_is_asked_again(rig: StageRig) -> None:
+    rig.answers.hold("data_in")
+    number = rig.submit()
+    in_stage_in(rig, number)
+    rig.stop()
+    rig.answers.calls.clear()
+    rig.start()
+    rig.answers.wait("data_in", number)
+    rig.answers.let_go("data_in")
+    file = rig.cluster.head.path(f"/var/spool/burstd/stage/{number}.env")
+    rig.cluster.wait(file.exists, 10, "the job's variables kept")
+    # Away again: the job gets its variables, and waits on its node until burstd lets it run.
+    rig.stop()
+    rig.allocated(number)
+    assert rig.output(number) == []
+    rig.start()
+    rig.answers.wait("teardown", number)
+    assert rig.output(number) == sorted(f"{name}={value}" for name, value in variables(number).items())
+
+
+def test_a_job_cancelled_in_stage_in_is_cleared_at_once(rig: StageRig) -> None:
+    rig.answers.hold("data_in")
+    number = rig.submit()
+    in_stage_in(rig, number)
+    rig.cluster.sh(f"scancel {number}", "ada")
+    assert rig.answers.wait("teardown", number, 5).hurry
+    assert "post_run" not in rig.answers.of(number)
+
+
+def test_a_job_that_cannot_be_staged_is_held_and_may_be_released(rig: StageRig) -> None:
+    rig.answers.say["data_in"] = lambda _call: StageReply("refused", "no such bucket: s3://b; make it")
+    number = rig.submit()
+    rig.answers.wait("teardown", number)
+    job = rig.wait_job(number, lambda j: j is not None and j.reason == "BurstBufferOperation")
+    assert job is not None
+    assert job.priority == 0
+    assert "no_such_bucket:_s3://b;_make_it" in rig.cluster.sh(f"scontrol show job {number}")
+    rig.answers.say.clear()
+    rig.answers.calls.clear()
+    rig.cluster.sh(f"scontrol release {number}")
+    rig.answers.wait("data_in", number)
+    rig.allocated(number)
+    rig.answers.wait("post_run", number)
+
+
+def test_each_task_of_an_array_has_data_of_its_own(rig: StageRig) -> None:
+    array = rig.submit(options="--array=1-2")
+    rig.finished(2)
+    told = [c for c in rig.answers.calls if c.hook == "data_in"]
+    assert len({c.job_id for c in told}) == 2
+    assert all("#BURST stage_in /data" in c.text for c in told)
+    outputs = {rig.output(array, task)[0] for task in "12"}
+    assert outputs == {f"BURST_IN={variables(c.job_id)['BURST_IN']}" for c in told}
+
+
+def test_a_requeued_job_brings_its_output_home_first(rig: StageRig) -> None:
+    number = rig.submit("sleep 60")
+    rig.answers.wait("data_in", number)
+    rig.allocated(number)
+    rig.wait_job(number, lambda j: j is not None and j.state is JobState.RUNNING)
+    rig.answers.hold("data_out")
+    rig.cluster.sh(f"scontrol requeue {number}")
+    rig.answers.wait("data_out", number)
+    job = rig.wait_job(number, lambda j: j is not None and j.state is JobState.PENDING)
+    assert job is not None
+    assert job.node_list == ()
+    rig.answers.calls.clear()
+    rig.answers.let_go("data_out")
+    rig.answers.wait("teardown", number)
+    rig.cluster.sh(f"scontrol update jobid={number} starttime=now")
+    rig.answers.wait("data_in", number)
+    assert [h for h in rig.answers.of(number) if not h.startswith("test_")][-3:] == ["teardown", "setup", "data_in"]
