@@ -107,21 +107,8 @@ def resolve(settings: Settings, plugins: Plugins, *, check_files: bool = True) -
     Raises SettingsError with every fault, as ``load`` does.
     """
     faults: list[Fault] = []
-
-    def named(
-        group: Group, tables: Mapping[str, ProviderSettings | StoreSettings], around: KeyPath
-    ) -> dict[str, Chosen]:
-        found: dict[str, Chosen] = {}
-        for name, table in tables.items():
-            place: KeyPath = (*around, name)
-            plugin = _plugin(plugins, group, table.kind, (*place, "kind"), faults)
-            made = _own_settings(plugin, table.own, place, faults, check_files=check_files) if plugin else None
-            if plugin is not None and made is not None:
-                found[name] = Chosen(name, plugin, made)
-        return found
-
-    providers = named("providers", settings.providers, ("providers",))
-    stores = named("stagers", settings.staging.stores, ("staging", "stores"))
+    providers = _named(plugins, "providers", settings.providers, faults, check_files=check_files)
+    stores = _named(plugins, "stagers", settings.staging.stores, faults, check_files=check_files)
     chain: list[Chosen] = []
     own = settings.policies.own
     for i, name in enumerate(settings.policies.chain):
@@ -139,6 +126,35 @@ def resolve(settings: Settings, plugins: Plugins, *, check_files: bool = True) -
     if faults:
         raise SettingsError(settings.source, faults)
     return Resolved(providers, tuple(chain), stores)
+
+
+def resolve_store(settings: Settings, plugins: Plugins, name: str) -> Chosen:
+    """One of the stores alone, whatever is wrong elsewhere. Raises SettingsError, and KeyError for no such store."""
+    faults: list[Fault] = []
+    found = _named(plugins, "stagers", {name: settings.staging.stores[name]}, faults, check_files=True)
+    if faults:
+        raise SettingsError(settings.source, faults)
+    return found[name]
+
+
+def _named(
+    plugins: Plugins,
+    group: Literal["providers", "stagers"],
+    tables: Mapping[str, ProviderSettings | StoreSettings],
+    faults: list[Fault],
+    *,
+    check_files: bool,
+) -> dict[str, Chosen]:
+    """Those of the tables that fit their plug-ins."""
+    around: KeyPath = {"providers": ("providers",), "stagers": ("staging", "stores")}[group]
+    found: dict[str, Chosen] = {}
+    for name, table in tables.items():
+        place: KeyPath = (*around, name)
+        plugin = _plugin(plugins, group, table.kind, (*place, "kind"), faults)
+        made = _own_settings(plugin, table.own, place, faults, check_files=check_files) if plugin else None
+        if plugin is not None and made is not None:
+            found[name] = Chosen(name, plugin, made)
+    return found
 
 
 def _plugin(plugins: Plugins, group: Group, name: str, place: KeyPath, faults: list[Fault]) -> Plugin | None:

@@ -241,5 +241,5 @@ class Settings(Section):
     @property
     def tuning(self) -> Tuning:
         """The times and limits that the core decides by."""
-        named = {**dict(self.slurm), **dict(self.daemon)}
+        named = {**dict(self.slurm), **dict(self.daemon), "keep_node_s": self.staging.keep_node_h * 3600}
         return Tuning(**{name: named[name] for name in Tuning.__dataclass_fields__})
