@@ -51,6 +51,7 @@ def slurm_config(
 
 def check(ctx: typer.Context, file: File = DEFAULT, json: Json = False, socket: Socket = None) -> None:
     """Compare the running Slurm with what the pools need, and say what each difference breaks."""
+    from burstd.cli.check_stage import staging_findings  # noqa: PLC0415
     from burstd.model.errors import SchedulerRefused, SchedulerUnavailable  # noqa: PLC0415
     from burstd.slurm.conf_check import ask, compare  # noqa: PLC0415
     from burstd.slurm.controller import version_of  # noqa: PLC0415
@@ -62,7 +63,8 @@ def check(ctx: typer.Context, file: File = DEFAULT, json: Json = False, socket: 
     except (SchedulerUnavailable, SchedulerRefused) as error:
         burstd.fail(Code.UNREACHABLE, f"Slurm cannot be asked: {error}.")
     version = "{}.{:02}.{}".format(*(version_of(running.config) or (0, 0, 0)))
-    found = [asdict(finding) for finding in compare(pools, _wishes(settings), running)]
+    findings = [*compare(pools, _wishes(settings), running), *staging_findings(settings, running.config)]
+    found = [asdict(finding) for finding in findings]
     broken = [f for f in found if not f["advice"]]
     if burstd.json:
         print_json({"ok": not broken, "slurm": version, "findings": found})
@@ -111,6 +113,7 @@ def _wishes(settings: Settings) -> Wishes:
         suspend_timeout_s=slurm.suspend_timeout_s,
         devices=slurm.devices,
         configless=bool(slurm.conf_server),
+        staging=settings.staging.on,
     )
 
 

@@ -47,6 +47,9 @@ def check_config(
         print_json({"ok": True, "file": str(file), "faults": []})
     else:
         parts = [plural(len(made), "pool"), plural(slots, "slot"), plural(len(settings.providers), "provider")]
+        staging = settings.staging
+        if staging.on:
+            parts.append(f"staging through {staging.store} ({staging.stores[staging.store].kind})")
         chain = ", ".join(settings.policies.chain) or "none"
         Paper().line(f"{file} is right: {', '.join(parts)}, policies {chain}.")
 

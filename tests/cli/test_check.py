@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
-from .conftest import Run
+import pytest
+
+from burstd.share import share_path
+
+from .conftest import NOBODY, Run, as_user
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gets users' rights")
 
 SETTINGS = """
 cluster = "ada"
@@ -30,6 +39,17 @@ def test_checks_of_settings_need_no_daemon(run: Run, tmp_path: Path) -> None:
     assert "line 4: pools.gpu.cpu: there is no such key; did you mean 'cpus'?" in outcome.out
     faults = json.loads(run("config", "check", str(file), "--json").out)["faults"]
     assert {"key": "pools.gpu.memory", "line": 2, "text": "must be set"} in faults
+
+
+def test_settings_with_staging(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    text = SETTINGS + '[staging]\nstore = "s"\n[staging.stores.s]\nkind = "shared"\npath = "/s"\n'
+    file.write_text(text, encoding="utf-8")
+    out = run("config", "check", str(file), "--no-files").out
+    assert "1 pool, 2 slots, 1 provider, staging through s (shared), policies backlog, idle, limits." in out
+    file.write_text(text.replace('path = "/s"', "pat = 1"), encoding="utf-8")
+    out = run("config", "check", str(file), "--no-files").out
+    assert "staging.stores.s.pat: there is no such key; did you mean 'path'?" in out
 
 
 def test_the_lines_for_slurm(run: Run, tmp_path: Path) -> None:
@@ -94,3 +114,65 @@ def test_a_slurm_that_does_not_answer(run: Run, tmp_path: Path) -> None:
     outcome = run("slurm-config", "--config", str(file))
     assert "PrivateData=cloud" in outcome.out
     assert "the lines for Slurm 22.05 (choose with --slurm), since slurmctld does not answer" in outcome.err
+
+
+def staged_slurm(folder: Path, store: Path) -> Path:
+    """The same with staging into a shared folder, and its files beside slurm.conf."""
+    config = [
+        "SLURM_VERSION = 22.05.8",
+        "SelectType = select/cons_tres",
+        f"SLURM_CONF = {folder}/slurm.conf",
+        "BurstBufferType = burst_buffer/lua",
+    ]
+    file = slurm_that_says(folder, "\n".join(config), "", "")
+    for name in ("burst_buffer.lua", "burst_buffer.conf"):
+        shutil.copy(share_path("config", "slurm", name), folder / name)
+    staging = f'[staging]\nstore = "s"\n[staging.stores.s]\nkind = "shared"\npath = "{store}"\n'
+    state = folder / "state"
+    state.mkdir()
+    more = f'[daemon]\nstate_dir = "{state}"\n{staging}'
+    file.write_text(file.read_text(encoding="utf-8") + more, encoding="utf-8")
+    return file
+
+
+def said(run: Run, file: Path) -> dict[str, dict[str, Any]]:
+    """What is wrong with staging, by its subject; the pools are not looked at here."""
+    outcome = run("check", "--json", "--config", str(file))
+    found = {f["subject"]: f for f in json.loads(outcome.out)["findings"]}
+    return {s: f for s, f in found.items() if re.search(r"store|hand|burst_buffer|BurstBuffer", s + f["wanted"])}
+
+
+@needs_root
+def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    file = staged_slurm(tmp_path, store)
+    assert said(run, file) == {}
+
+    (tmp_path / "config").write_text(f"SLURM_VERSION = 22.05.8\nSLURM_CONF = {tmp_path}/slurm.conf\n")
+    (tmp_path / "burst_buffer.lua").write_text("-- mine\n")
+    (tmp_path / "burst_buffer.conf").write_text("Directive=BB\n")
+    shutil.rmtree(store)
+    found = said(run, file)
+    assert found.pop("BurstBufferType")["found"] == "not set"
+    assert found.pop(f"{tmp_path}/burst_buffer.lua")["advice"]
+    assert found.pop(f"{tmp_path}/burst_buffer.conf")["wanted"] == "Directive=BURST"
+    assert str(store) in found.pop("store s")["found"]
+    assert found == {}
+
+    (tmp_path / "burst_buffer.conf").unlink()
+    os.chown(tmp_path / "state", 65534, 65534)
+    found = said(run, file)
+    assert found[f"{tmp_path}/burst_buffer.conf"]["found"] == "not there"
+    assert found["/run/burstd/hand.sock"]["remedy"] == "systemctl enable --now burstd-hand.socket"
+
+
+@needs_root
+def test_the_store_is_not_looked_at_by_just_anybody(run: Run, tmp_path: Path) -> None:
+    file = staged_slurm(tmp_path, tmp_path / "store")
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    said(run, file)
+    with as_user(NOBODY):
+        assert set(said(run, file)) == {"hand and store"}
