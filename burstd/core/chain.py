@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from burstd.core.demand import demand
+from burstd.core.keeping import KEEP_S, keep, kept
 from burstd.core.pins import pin
 from burstd.core.placement import place
 from burstd.model.claim import Cause, ClaimState
@@ -20,14 +21,17 @@ from burstd.model.snapshot import SlurmView, Snapshot
 AllowedOffers = Mapping[str, tuple[Offer, ...]]
 
 
-def make_target(snapshot: Snapshot, policies: Sequence[Policy]) -> Target:
+def make_target(snapshot: Snapshot, policies: Sequence[Policy], keep_s: float = KEEP_S) -> Target:
     """What is wanted and what may go now. Pure; each want has its slots named and at least one offer.
+
+    No policy lets a node go that holds output of a job (keeping.py); an administrator's pin may have it closed.
 
     Where Slurm cannot be read, a policy failed or the snapshot is paused, nothing is wanted and nothing released.
     """
     target = place(snapshot, demand(snapshot))
     if not isinstance(snapshot.slurm, SlurmView):
         return target
+    look_at = target.look_at
     gangs = _gang_sizes(target)
     for policy in policies:
         found = _evaluate(policy, snapshot, target)
@@ -35,7 +39,9 @@ def make_target(snapshot: Snapshot, policies: Sequence[Policy]) -> Target:
             held = _hold(target, found.name, f"the policy failed: {found.error}")
             return replace(held, failed=(found,))
         target = found
-    target = _whole_gangs(pin(snapshot, target), gangs)
+    # A policy that builds its target anew knows nothing of it.
+    target = replace(target, look_at=look_at)
+    target = _whole_gangs(pin(snapshot, keep(snapshot, target, keep_s), kept(snapshot, keep_s)), gangs)
     target = _name_slots(snapshot, target)
     return _hold(target, "hold", snapshot.paused) if snapshot.paused else target
 

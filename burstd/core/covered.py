@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from burstd.core.packer import NODE_TRUST_S, OPEN_TRUST_S
 from burstd.model.claim import ClaimState
+from burstd.model.data import StageState
 from burstd.model.policy import Target
 from burstd.model.snapshot import SlurmView, Snapshot
 
@@ -24,7 +25,7 @@ def covered_since(known: Mapping[str, float], snapshot: Snapshot, target: Target
         return dict(known)
     closed = {claim.slot for claim in snapshot.claims if claim.state is not ClaimState.OPEN}
     open_for = {job for job, names in target.placed.items() if closed.isdisjoint(names)}
-    return _kept(known, open_for, snapshot.slurm, snapshot.now, NODE_TRUST_S)
+    return _kept(known, open_for, snapshot, snapshot.slurm, NODE_TRUST_S)
 
 
 def tried_since(known: Mapping[str, float], snapshot: Snapshot, target: Target) -> dict[str, float]:
@@ -38,12 +39,17 @@ def tried_since(known: Mapping[str, float], snapshot: Snapshot, target: Target) 
     slots = {claim.slot for claim in snapshot.claims if claim.state is ClaimState.OPEN}
     closed = {claim.slot for claim in snapshot.claims} - slots
     open_for = {job for job, names in target.placed.items() if closed.isdisjoint(names) and not slots.isdisjoint(names)}
-    return _kept(known, open_for, snapshot.slurm, snapshot.now, OPEN_TRUST_S)
+    return _kept(known, open_for, snapshot, snapshot.slurm, OPEN_TRUST_S)
 
 
 def _kept(
-    known: Mapping[str, float], open_for: AbstractSet[str], slurm: SlurmView, now: float, trust_s: float
+    known: Mapping[str, float], open_for: AbstractSet[str], snapshot: Snapshot, slurm: SlurmView, trust_s: float
 ) -> dict[str, float]:
+    now = snapshot.now
+    # Slurm does not start what waits for its input: that says nothing against the node.
+    unready = {job for job, view in snapshot.data.items() if view.state in (StageState.WAITING, StageState.SENDING)}
+    open_for = open_for - unready
+    known = {job: since for job, since in known.items() if job not in unready} if unready else known
     waiting = {word for job in slurm.jobs for word in (job.id, job.het_job_id)} if known else set()
     kept = {
         job: since

@@ -22,8 +22,8 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Pl
     While Slurm cannot be read nothing is wanted and nothing released; claims under way go on as far as the clouds
     alone can take them.
     """
-    view = look(snapshot, tuning.gate)
-    target = make_target(snapshot, policies) if isinstance(snapshot.slurm, SlurmView) else Target()
+    view = look(snapshot, tuning.gate, tuning.keep_node_s)
+    target = make_target(snapshot, policies, tuning.keep_node_s) if isinstance(snapshot.slurm, SlurmView) else Target()
     steps = [*advance(view, tuning), *hold_ready(view, target)]
     moving = frozenset(step.claim_id for step in steps if isinstance(step, Move))
     actions: list[Action] = [

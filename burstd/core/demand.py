@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from burstd.core.inputs import STAGING, Inputs
 from burstd.core.reasons import meaning
 from burstd.model.job import Job, JobState
 from burstd.model.policy import Remark
@@ -49,6 +50,8 @@ class Demand:
 
     asks: tuple[Ask, ...]
     remarks: tuple[Remark, ...]
+    look_at: float = float("inf")
+    """When the next of those that do not count yet begins to, in burstd's time."""
 
 
 def task_ids(text: str) -> Iterator[str]:
@@ -90,7 +93,7 @@ def demand(snapshot: Snapshot) -> Demand:
             asks.append(Ask(jobs, tasks, serves))
         elif serves:
             remarks += [Remark("demand", f"job:{j.id}", "wait", why) for j in jobs]
-    return Demand(tuple(asks), tuple(remarks))
+    return Demand(tuple(asks), tuple(remarks), counted.look_at)
 
 
 def _components(queue: Sequence[Job]) -> dict[str, tuple[Job, ...]]:
@@ -108,6 +111,8 @@ class _Counted:
         self._now = snapshot.now
         self._bound = snapshot.bound
         self._taken = running
+        self._inputs = Inputs(snapshot)
+        self.look_at = float("inf")
 
     def tasks(self, jobs: tuple[Job, ...]) -> tuple[int, str]:
         """How many tasks of these jobs count, and why none does."""
@@ -132,7 +137,13 @@ class _Counted:
         bound = job.id in self._bound or job.het_job_id in self._bound
         found = meaning(job.reason)
         begun = job.reason == "BeginTime" and 0 < job.eligible <= self._now
-        if not found.counts and not begun and not (bound and job.reason == "Reservation"):
+        if job.eligible > self._now:
+            self.look_at = min(self.look_at, job.eligible)
+        data = self._inputs.of(job)
+        if data is not None and data.held:
+            return data.why
+        staging = data is not None and job.reason in STAGING
+        if not found.counts and not begun and not staging and not (bound and job.reason == "Reservation"):
             return f"{found.text} (Slurm: {job.reason})"
         if job.dependency:
             return f"it depends on another job ({job.dependency})"
@@ -140,4 +151,7 @@ class _Counted:
             return f"its begin time is in {job.eligible - self._now:.0f} s"
         if job.reservation and not bound:
             return f"it asks for the reservation {job.reservation}, which has nodes of its own"
+        if data is not None and data.why:
+            self.look_at = min(self.look_at, data.due)
+            return data.why
         return ""

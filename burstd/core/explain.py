@@ -192,6 +192,8 @@ def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
     """What would help, by who had the last word and what it was."""
     if last.verdict in ("boot", "covered", "unknown"):
         return ()
+    if last.reason.startswith("its data is held"):
+        return (f"burstctl stage status {job.id}",)
     if last.by == "demand":
         remedy = meaning(job.reason).remedy.replace("JOBID", job.id)
         return (remedy,) if remedy else ()

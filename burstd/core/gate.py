@@ -9,7 +9,7 @@ from burstd.core.tuning import Tuning
 from burstd.core.view import WAITING, View
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
-from burstd.model.job import Job
+from burstd.model.job import Job, JobState
 from burstd.model.plan import Action, Bind, Move, SetGate, Unbind
 from burstd.model.policy import Target
 
@@ -119,12 +119,20 @@ def _unbinds(view: View, tuning: Tuning) -> tuple[list[Action], set[str]]:
             unbinds.append(Unbind(job_id, "the job runs or is gone"))
         elif closing & nodes:
             unbinds.append(Unbind(job_id, f"its node {', '.join(sorted(closing & nodes))} is being closed"))
+        elif _has_nodes(view, job_id):
+            # Its nodes are its own already: it is CONFIGURING while its input is brought to them.
+            continue
         elif view.now - since > tuning.bind_timeout_s:
             unbinds.append(Unbind(job_id, f"the job did not start within {tuning.bind_timeout_s:.0f} s"))
         else:
             continue
         freed.add(job_id)
     return unbinds, freed
+
+
+def _has_nodes(view: View, job_id: str) -> bool:
+    job = view.job(job_id)
+    return job is not None and job.state is JobState.CONFIGURING
 
 
 def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Claim], list[str]]:

@@ -160,6 +160,7 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if instance is not None and instance.state is InstanceState.ERROR:
         return _failed(claim, "boot", _sentence("the instance is in error", instance.error))
     at_work = node is not None and node.busy and not node.flags & _OFF and node.address == claim.address
+    at_work = at_work or claim.id in view.kept
     # After a long time without burstd: a job that Slurm has started meanwhile runs on it.
     if view.now - claim.since > tuning.prove_timeout_s and not at_work:
         return _failed(claim, "proof_timeout", f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
@@ -187,6 +188,8 @@ def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if lost := _lost(claim, view):
         return [lost]
     node = view.node(claim.slot)
+    if claim.id in view.kept:
+        return []
     if node is not None and not node.up and not node.busy and view.now - claim.since > tuning.node_down_grace_s:
         return _failed(claim, "node_down", _sentence(f"Slurm has the node as {node.state}", node.reason))
     return []
@@ -208,6 +211,9 @@ def _closing(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return []
     if any(claim.slot in nodes for nodes in view.snapshot.bound.values()):
         # The gate does not keep the job out that the node is bound to; gate.py ends the binding.
+        return []
+    if not node.busy and claim.id in view.kept:
+        # Behind the gate no job comes, and what the last one left can be taken off in peace.
         return []
     if not node.busy:
         return [PowerDown((claim.slot,), False, "closed and idle", (claim.id,))]
@@ -241,11 +247,14 @@ def _switch_off(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 def _left(claim: Claim, view: View) -> bool:
     """No job runs on a machine that is not wanted any more, seen after Slurm was told so; one that broke is not asked.
 
-    A job that got in at the last moment keeps its node until it ends, which Slurm then powers down.
+    A job that got in at the last moment keeps its node until it ends and its output is off it; Slurm then powers it
+    down.
     """
     if claim.error:
         return True
     if view.slurm is None or view.slurm.read <= claim.since:
+        return False
+    if claim.id in view.kept and claim.id not in view.snapshot.progress.ended:
         return False
     node = view.node(claim.slot)
     return node is None or not node.busy or bool(node.flags & _OFF) or node.address != claim.address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from burstd.model.claim import USABLE, Cause, Claim, ClaimState
@@ -9,13 +10,16 @@ from burstd.model.policy import Release, Remark, Target, Want, dropped
 from burstd.model.snapshot import Pin, SlurmView, Snapshot
 
 
-def pin(snapshot: Snapshot, target: Target) -> Target:
-    """Applies the pins that are in force, pool by pool: ceilings first, then floors."""
+def pin(snapshot: Snapshot, target: Target, kept: Container[str] = ()) -> Target:
+    """Applies the pins that are in force, pool by pool: ceilings first, then floors.
+
+    ``kept`` are claims that cost until their output is off them, closed or not: a ceiling closes others first.
+    """
     for pool in snapshot.pools:
         pins = [p for p in snapshot.pins if p.pool == pool and (p.until is None or p.until > snapshot.now)]
         least, most = _bounds(pins)
         if most is not None:
-            target = _ceiling(snapshot, target, pool, most)
+            target = _ceiling(snapshot, target, pool, most, kept)
         if least is not None:
             target = _floor(snapshot, target, pool, least)
     return target
@@ -55,7 +59,7 @@ def _floor(snapshot: Snapshot, target: Target, pool: str, least: Pin) -> Target:
     )
 
 
-def _ceiling(snapshot: Snapshot, target: Target, pool: str, most: Pin) -> Target:
+def _ceiling(snapshot: Snapshot, target: Target, pool: str, most: Pin, kept: Container[str]) -> Target:
     excess = _count(snapshot, target, pool) - most.nodes
     why = _who(most)
     wants = list(target.wants)
@@ -72,7 +76,7 @@ def _ceiling(snapshot: Snapshot, target: Target, pool: str, most: Pin) -> Target
     placed = {name for names in target.placed.values() for name in names}
     idle = [c for c in snapshot.claims if c.pool == pool and c.id not in released and _idle(snapshot, c)]
     # Nodes that no pending job was placed on go first.
-    idle.sort(key=lambda c: c.slot in placed)
+    idle.sort(key=lambda c: (c.id in kept, c.slot in placed))
     more = [Release(c.id, pool, why) for c in idle[: max(0, excess)]]
     remarks += [Remark("pin", f"claim:{r.claim_id}", "release", why) for r in more]
     return replace(target, wants=tuple(wants), releases=(*target.releases, *more), remarks=(*target.remarks, *remarks))

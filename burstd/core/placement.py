@@ -80,6 +80,7 @@ class _Placement:
             remarks=(*demand.remarks, *self._remarks),
             offers=self._offers,
             placed=self._placed,
+            look_at=demand.look_at,
         )
 
     def _gangs(self, demand: Demand) -> frozenset[str]:

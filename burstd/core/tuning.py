@@ -31,3 +31,5 @@ class Tuning:
     """How long bound nodes wait for their job before all jobs may use them."""
     tidy_every_s: float = 30.0
     """How often Slurm is told again to power down a slot without a machine."""
+    keep_node_s: float = 86400.0
+    """How long after a job's end a node is kept for output of the job that is not off it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from burstd.core.demand import task_ids
+from burstd.core.keeping import KEEP_S, Kept, kept
 from burstd.model.claim import Claim
 from burstd.model.instance import Instance, Leftover
 from burstd.model.job import Job, JobState
@@ -34,6 +35,8 @@ class View:
     """Every slot that Slurm knows, and those of claims whose pool is not configured any more."""
     claimed: Mapping[str, Claim] = field(default_factory=dict)
     """Live claims by slot."""
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    """Claims whose machine holds output of a job."""
 
     @property
     def now(self) -> float:
@@ -62,8 +65,8 @@ class View:
         return job is not None and job.state in WAITING
 
 
-def look(snapshot: Snapshot, gate: str) -> View:
-    """Builds the indexes. ``gate`` is the name of the gate's reservation."""
+def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
+    """Builds the indexes. ``gate`` is the name of the gate's reservation; ``keep_s`` is Tuning.keep_node_s."""
     slurm = snapshot.slurm if isinstance(snapshot.slurm, SlurmView) else None
     by_claim: dict[str, Instance] = {}
     recorded = {c.id: c.instance_id for c in snapshot.claims if c.instance_id}
@@ -92,6 +95,7 @@ def look(snapshot: Snapshot, gate: str) -> View:
         gate_ends=held.end if held and held.end else float("inf"),
         slots=frozenset(slot for slot in every if slurm and slot in slurm.nodes),
         claimed={claim.slot: claim for claim in snapshot.claims},
+        kept=kept(snapshot, keep_s),
     )
 
 

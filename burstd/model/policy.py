@@ -92,6 +92,8 @@ class Target:
     """Nodes and slots, there already or on their way, that each pending job (or gang) was given in the plan."""
     failed: tuple[PolicyFailed, ...] = ()
     """Policies that failed; where there is one, ``wants`` and ``releases`` are empty."""
+    look_at: float = float("inf")
+    """When the next job begins to count that does not count yet, in burstd's time. Not a policy's to change."""
 
     def with_remark(self, by: str, subject: str, verdict: str, reason: str) -> Target:
         """The same with one remark more."""

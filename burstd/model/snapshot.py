@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from burstd.model.claim import Claim
+from burstd.model.data import DataView
 from burstd.model.instance import Instance, Leftover
 from burstd.model.job import Job
 from burstd.model.node import Node, Reservation
@@ -117,6 +118,8 @@ class Progress:
     """Since when pending jobs (or gangs) have had room on open burst nodes; for an hour where that was in vain."""
     covered_since: Mapping[str, float] = field(default_factory=dict)
     """Since when pending jobs have had room on nodes open to them (see core/covered.py)."""
+    booted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """How long the latest nodes of each pool took from their claim until they were ready, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class Snapshot:
     bound: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Jobs that have a reservation of their own (see Scheduler.bind) and its nodes."""
     progress: Progress = field(default_factory=Progress)
+    data: Mapping[str, DataView] = field(default_factory=dict)
+    """How the data of jobs stands, by their ids in the queue; jobs without any are not in it."""
 
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""
