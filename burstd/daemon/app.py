@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -47,6 +48,9 @@ from burstd.settings import (
 )
 from burstd.slurm.hostlist import expand
 from burstd.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from burstd.daemon.stage.room import StageRoom
 
 log = structlog.get_logger(__name__)
 
@@ -114,12 +118,35 @@ def run(ready: Ready) -> None:
             stack.callback(providers[name].close)
         workers = ThreadWorkers(wake, settings.daemon.workers)
         stack.callback(workers.close)
+        hints = Hints(settings, make.commands(settings), clock, wake)
+        room = _staging(ready, stack, store, workers, clock, hints, lambda: reconciler.rules.pools)
         reconciler = Reconciler(
             cluster=settings.cluster, rules=rules(ready), pace=pace(settings), store=store, scheduler=scheduler,
             providers=providers, prover=make.prover(settings, scheduler, clock), workers=workers, clock=clock,
-            user_data=make.user_data(settings), new_id=new_id,
+            user_data=make.user_data(settings), new_id=new_id, stage=room,
         )  # fmt: skip
-        _run(ready, stack, _Parts(clock, store, wake, scheduler, workers, reconciler))
+        _run(ready, stack, _Parts(clock, store, wake, scheduler, workers, reconciler, hints, room))
+
+
+def _staging(
+    ready: Ready,
+    stack: ExitStack,
+    store: Store,
+    workers: ThreadWorkers,
+    clock: SteadyClock,
+    hints: Hints,
+    pools: Callable[[], Mapping[str, Pool]],
+) -> StageRoom | None:
+    """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
+    if not ready.settings.staging.on:
+        return None
+    from burstd.daemon.stage.room import Around, StageRoom  # noqa: PLC0415
+
+    settings = ready.settings
+    around = Around(
+        store, workers, clock, make.commands(settings), make.agent(settings), pools, lambda: hints.slurm_uid
+    )
+    return StageRoom(settings, ready.resolved.stores[settings.staging.store], around, stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +157,8 @@ class _Parts:
     scheduler: Scheduler
     workers: ThreadWorkers
     reconciler: Reconciler
+    hints: Hints
+    room: StageRoom | None
 
 
 def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
@@ -150,8 +179,9 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     reader = parts.store.reader()
     stack.callback(reader.close)
     office = DaemonOffice(
-        reader=reader, clock=parts.clock, facts=facts, latest=lambda: reconciler.latest, wake=parts.wake
-    )
+        reader=reader, clock=parts.clock, facts=facts, latest=lambda: reconciler.latest, wake=parts.wake,
+        stage=parts.room,
+    )  # fmt: skip
     current = ready
 
     def reload(by: str) -> CommandResult:
@@ -174,13 +204,14 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
             log.error("the reload could not be recorded", error=str(error))
         return CommandResult(str(changes))
 
-    commands = Commands(parts.store, reconciler, parts.clock, reload)
+    stage = parts.room.do if parts.room is not None else None
+    commands = Commands(parts.store, reconciler, parts.clock, reload, stage)
     control = ControlServer(
         office, sockets.listen(settings.daemon.runtime_dir / "control.sock"), settings.daemon.admin_group
     )
     control.start()
     stack.callback(control.stop)
-    hints = Hints(settings, make.commands(settings), parts.clock, parts.wake)
+    hints = parts.hints
     hints.start()
     stack.callback(hints.stop)
     notifier = Notifier()

@@ -37,6 +37,8 @@ class Hints:
         self._watch: StateWatch | None = None
         self._due = 0.0
         self._told = ""
+        self.slurm_uid: int | None = None
+        """SlurmUser's, once slurmctld has told it."""
 
     def start(self) -> None:
         """Takes power calls from now on. Raises PowerSocketFailed."""
@@ -64,6 +66,7 @@ class Hints:
             controller = ask(self._commands)
         except (SchedulerUnavailable, SchedulerRefused):
             return  # The loop says so already.
+        self.slurm_uid = controller.slurm_uid
         self._power.allow(controller.slurm_uid)
         if os.geteuid() == 0:
             os.chown(self._spool, controller.slurm_uid, -1)

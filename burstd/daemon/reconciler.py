@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 
@@ -17,8 +18,9 @@ from burstd.daemon.observer import Observer, Pace
 from burstd.daemon.terminator import Terminator
 from burstd.daemon.trust import Trust
 from burstd.daemon.workers import Workers
-from burstd.model.claim import ClaimState
+from burstd.model.claim import Claim, ClaimState
 from burstd.model.clock import Clock
+from burstd.model.data import DataView
 from burstd.model.errors import SchedulerUnavailable
 from burstd.model.offer import Pool
 from burstd.model.plan import Plan
@@ -26,7 +28,7 @@ from burstd.model.policy import Policy
 from burstd.model.prover import Prover
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
-from burstd.model.snapshot import Snapshot, Unavailable
+from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
@@ -46,6 +48,22 @@ class Rules:
     tuning: Tuning
 
 
+class Data(Protocol):
+    """Staging, as the reconciler sees it (burstd.daemon.stage)."""
+
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+        """Begins what is due; returns when the next is, in burstd's time."""
+        ...
+
+    def views(self) -> Mapping[str, DataView]:
+        """How the data of each job stands."""
+        ...
+
+    def alarms(self) -> Sequence[str]:
+        """What needs a person."""
+        ...
+
+
 class Reconciler:
     """Brings what is nearer to what should be, one step a call. All state that matters is in the store."""
 
@@ -63,8 +81,11 @@ class Reconciler:
         clock: Clock,
         user_data: Callable[[Pool, str], str],
         new_id: Callable[[], str],
+        stage: Data | None = None,
     ) -> None:
         self.rules = rules
+        self._stage = stage
+        self._stage_due = float("inf")
         self._cluster = cluster
         self._pace = pace
         self._store = store
@@ -101,6 +122,9 @@ class Reconciler:
             changed = self._workers.drain()
             self._store.expire_pins()
             snapshot = self.observe()
+            if self._stage is not None:
+                self._stage_due = self._stage.step(snapshot.slurm, snapshot.claims)
+                snapshot = replace(snapshot, data=self._stage.views())
             plan = decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
             self._memory.tried_since = tried_since(self._memory.tried_since, snapshot, plan.target)
@@ -118,6 +142,7 @@ class Reconciler:
         failed = [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
         ownerless = sorted({c.offer.provider for c in snapshot.claims} - snapshot.clouds.keys())
         failed += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
+        failed += self._stage.alarms() if self._stage is not None else []
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot)
 
@@ -154,6 +179,7 @@ class Reconciler:
             paused=self._store.meta(PAUSED),
             bound=bound,
             progress=self._memory.progress(self._observer, now),
+            data=self._stage.views() if self._stage is not None else {},
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:
@@ -168,7 +194,7 @@ class Reconciler:
         brisk = bool(snapshot.bound) or any(c.state in (ClaimState.PROVING, ClaimState.READY) for c in snapshot.claims)
         slurm = self._pace.slurm_fast_s if brisk else self._pace.tick_s if self.watching else self._pace.poll_s
         pins = min((pin.until for pin in snapshot.pins if pin.until is not None), default=float("inf"))
-        due = min(self._memory.due(now), self._observer.due(snapshot.claims), pins, now + slurm)
+        due = min(self._memory.due(now), self._observer.due(snapshot.claims), pins, self._stage_due, now + slurm)
         return max(0.0, due - now)
 
     def reload(self, rules: Rules) -> None:

@@ -113,7 +113,7 @@ STAGE_TRANSITIONS: dict[StageState, frozenset[StageState]] = {
     _T.PLACING: frozenset({_T.PLACED, _T.WAITING, _T.COLLECTING, _T.HELD, _T.CLEARED}),
     _T.PLACED: frozenset({_T.COLLECTING, _T.WAITING, _T.HELD, _T.CLEARED}),
     _T.COLLECTING: frozenset({_T.BRINGING, _T.HOME, _T.HELD, _T.CLEARED}),
-    _T.BRINGING: frozenset({_T.HOME, _T.HELD, _T.COLLECTING}),
+    _T.BRINGING: frozenset({_T.HOME, _T.HELD, _T.COLLECTING, _T.CLEARED}),
     _T.HOME: frozenset({_T.CLEARED, _T.WAITING}),
     _T.HELD: frozenset({_T.WAITING, _T.COLLECTING, _T.BRINGING, _T.CLEARED}),
     _T.CLEARED: frozenset(),

@@ -19,10 +19,11 @@ import httpx
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Gres, Shape
 from providers.sandbox.control import Control, start_server, stop_server
-from providers.sandbox.description import Bind
+from providers.sandbox.description import Bind, File
 from providers.sandbox.rootfs import ensure
 from tests.lab import programs
 from tests.lab.cluster import Cluster
+from tests.lab.ssh_store import DATA, SshStore
 
 _PORT = 8470
 _GATEWAY = "10.77.0.1"
@@ -70,7 +71,8 @@ class Site:
     """One site. ``up`` takes seconds once the root file system, the wheel and what it needs are cached.
 
     ``pools`` without rules take what ``TYPES`` has for their shape. ``settings`` are more lines of burstd.toml,
-    ``cloud`` more keys of the cloud's ``[cloud]``; ``types`` what it sells.
+    ``cloud`` more keys of the cloud's ``[cloud]``; ``types`` what it sells. With ``staging`` (more lines of
+    ``[staging]``, or an empty text) jobs' data goes through a storage node.
     """
 
     def __init__(
@@ -83,9 +85,12 @@ class Site:
         cloud: str = "boot_seconds = 1.0",
         types: str = TYPES,
         extra_conf: str = "",
+        staging: str | None = None,
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self.release = release
+        self._staging = staging
+        self._storage: SshStore | None = None
         self.pools = tuple(pools)
         self._settings = settings
         self._daemon = {"tick_s": 2.0, "poll_s": 1.0, "cloud_poll_s": 3.0, "orphan_grace_s": 10.0, **(daemon or {})}
@@ -123,14 +128,18 @@ class Site:
             head_layers=[needs],
             head_binds=[Bind(wheel, f"/opt/{wheel.name}")],
             head_setup=[_pip(f"/opt/{wheel.name}")],
+            head_files=_burst_buffer() if self._staging is not None else (),
             programs=f"{programs.PREFIX}/bin",
-            extra_conf=self._extra,
+            extra_conf=self._extra + ("BurstBufferType=burst_buffer/lua\n" if self._staging is not None else ""),
             progress=self._progress,
         )
         self._progress("installing burstd and starting Slurm")
         self.cluster.up()
         self._progress("starting the cloud")
         self._start_cloud([image, rootfs.path])
+        if self._staging is not None:
+            self._progress("starting the storage node")
+            self._start_storage()
         self._progress("starting burstd")
         self.write(CONFIG, self.burstd_toml(), 0o644)
         self.start_burstd()
@@ -143,6 +152,8 @@ class Site:
                 self.kill_burstd()
             stop_server(self.cluster.state)
             self.cluster.down()
+        if self._storage is not None:
+            self._storage.down()
 
     def _start_cloud(self, layers: Sequence[Path]) -> None:
         state = self.cluster.state
@@ -161,6 +172,26 @@ class Site:
         start_server(config)
         self.write("/etc/burstd/sandbox.token", token.read_text(encoding="utf-8"), 0o600)
 
+    def _start_storage(self) -> None:
+        self._storage = SshStore(lab=self.cluster.lab).up()
+        self.write("/etc/burstd/store.key", self._storage.key.read_text(encoding="ascii"), 0o600)
+        self.write("/etc/burstd/known_hosts", self._storage.known_hosts.read_text(encoding="ascii"))
+
+    @property
+    def storage(self) -> SshStore:
+        """The storage node."""
+        assert self._storage is not None, "this site has no staging"
+        return self._storage
+
+    def _staging_toml(self) -> str:
+        if self._staging is None:
+            return ""
+        return (
+            f'[staging]\nstore = "storage"\n{self._staging}\n[staging.stores.storage]\nkind = "ssh"\n'
+            f'host = "{self.storage.address}"\nuser = "{self.storage.user}"\nkey_file = "/etc/burstd/store.key"\n'
+            f'known_hosts_file = "/etc/burstd/known_hosts"\npath = "{DATA}"\n'
+        )
+
     def burstd_toml(self) -> str:
         """The settings of this site's burstd."""
         daemon = "".join(f"{key} = {json.dumps(value)}\n" for key, value in self._daemon.items())
@@ -172,7 +203,7 @@ class Site:
         )
         return (
             f'cluster = "lab"\n[daemon]\n{daemon}[slurm]\n{slurm}{pools}'
-            f"[providers.sandbox]\n{provider}{self._settings}\n"
+            f"[providers.sandbox]\n{provider}{self._staging_toml()}{self._settings}\n"
         )
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
@@ -294,6 +325,13 @@ class Site:
         self.wait(
             lambda: not self.instances() and not self.api("/v1/nodes")["nodes"], timeout_s, "no machine, no claim"
         )
+
+
+def _burst_buffer() -> tuple[File, ...]:
+    """What docs/admin.md has an administrator put beside slurm.conf."""
+    folder = programs.PROJECT / "config" / "slurm"
+    names = ("burst_buffer.lua", "burst_buffer.conf")
+    return tuple(File(f"/etc/slurm/{name}", (folder / name).read_text(encoding="utf-8")) for name in names)
 
 
 def _pip(wheel: str) -> list[str]:

@@ -1,0 +1,104 @@
+"""What a job is told at sbatch: malformed directives, files that its owner cannot read, sizes beyond a quota.
+
+slurmctld waits for the answer and answers nobody else meanwhile, so nothing here asks it anything, and looks are short.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from burstd.core.directives import parse
+from burstd.core.staging import Use, quota
+from burstd.core.units import size_text
+from burstd.daemon.stage.places import DatasetSource, place, source, values
+from burstd.data.hands import Account, Hand, HandError, account, printable
+from burstd.model.data import Directives
+from burstd.slurm.stage_server import StageCall, StageReply
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRules:
+    """Limits at sbatch. ``seconds`` for the whole look; ``scratch_max`` in bytes, None: no limit."""
+
+    seconds: float
+    scratch_max: int | None
+    datasets: DatasetSource
+
+
+class Check:
+    """Answers ``check`` calls, from any thread."""
+
+    def __init__(
+        self,
+        rules: CheckRules,
+        hand: Callable[[Account], Hand],
+        usage: Callable[[str, int, str], tuple[Use, Use]],
+    ) -> None:
+        """``usage``: what a user (name, uid) and a project have staged and may."""
+        self._rules = rules
+        self._hand = hand
+        self._usage = usage
+
+    def __call__(self, call: StageCall) -> StageReply:
+        """Refuses with every fault there is, one a line."""
+        directives, wrong = parse(call.text)
+        faults = [str(fault) for fault in wrong]
+        most = self._rules.scratch_max
+        if most is not None and directives.scratch_bytes > most:
+            faults.append(
+                f"scratch of {size_text(directives.scratch_bytes)} is more than the {size_text(most)} allowed"
+            )
+        # Slurm 22.05 does not say who submits: what is wrong with the files is then found at stage-in.
+        if not faults and call.uid is not None:
+            faults = self._files(directives, call.uid, call.info.get("work_dir", ""), call.info.get("account", ""))
+        return StageReply("refused", "\n".join(faults)) if faults else StageReply("ok")
+
+    def _files(self, directives: Directives, uid: int, work_dir: str, project: str) -> list[str]:
+        try:
+            who = account(uid)
+            with self._hand(who) as hand:
+                return self._look(hand, directives, who, work_dir, project)
+        except HandError as error:
+            log.error("a job's files could not be looked at when it was submitted", uid=uid, error=str(error))
+            return []
+
+    def _look(self, hand: Hand, directives: Directives, who: Account, work_dir: str, project: str) -> list[str]:
+        faults: list[str] = []
+        deadline = time.monotonic() + self._rules.seconds
+        size = 0
+        known = values(who)
+        for asked in directives.stage_in:
+            try:
+                path = source(asked, known, work_dir, self._rules.datasets)
+                # What hangs on the job's number, or lies in a cloud, is looked at when it is staged.
+                if path is None or "://" in path:
+                    continue
+                left = deadline - time.monotonic()
+                found = hand.look(path, seconds=max(left, 0.05))
+                size += found.size
+                faults += [
+                    f"line {asked.line}: {printable(lacks)} cannot be read by {who.user}"
+                    for lacks, _ in found.unreadable
+                ]
+            except (HandError, ValueError) as error:
+                faults.append(f"line {asked.line}: stage_in {printable(asked.source or asked.dataset)}: {error}")
+        for wanted in directives.stage_out:
+            try:
+                path = place(wanted.destination, known, work_dir)
+                if path is not None and "://" not in path and not hand.free(path).writable:
+                    faults.append(
+                        f"line {wanted.line}: stage_out to {printable(path)}: {who.user} may not write there; choose "
+                        "a destination of yours"
+                    )
+            except HandError as error:
+                faults.append(f"line {wanted.line}: stage_out to {printable(wanted.destination)}: {error}")
+        if not faults and size:
+            too_much = quota(size, *self._usage(who.user, who.uid, project))
+            faults += [too_much] if too_much else []
+        return faults

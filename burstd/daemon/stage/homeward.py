@@ -1,0 +1,196 @@
+"""Output at its destination: from the store or the job's folder on premises, with a manifest that tells what came."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from burstd.core.words import resolve
+from burstd.daemon.stage.places import ended_well, place, values
+from burstd.daemon.stage.work import Ended, StageFailed, Task
+from burstd.data.bringer import Bringer, Brought, Stopped
+from burstd.data.hands import Account, Hand, printable
+from burstd.model.data import StageOut, Staging, Tree, When
+
+FILES = "files"
+"""The word, in the place of a stage_out's number, for the job's own standard output and error."""
+
+
+def applies(wanted: StageOut, job: Staging) -> bool:
+    """Whether an output is asked for after the end that the job came to."""
+    return wanted.when is When.ALWAYS or (wanted.when is When.SUCCESS) == ended_well(job)
+
+
+@dataclass(slots=True)
+class _Trip:
+    """One job's way home."""
+
+    task: Task
+    hand: Hand
+    who: Account
+    rows: IO[str]
+    began: float = field(default_factory=time.monotonic)
+    size: int = 0
+    files: int = 0
+    roots: dict[str, None] = field(default_factory=dict)
+    """Where a manifest goes, in order."""
+    warnings: list[str] = field(default_factory=list)
+
+    def brought(self, root: str, node: str) -> Callable[[Brought], None]:
+        """Notes files of one node."""
+
+        def note(file: Brought) -> None:
+            row = {"path": posixpath.join(root, file.path), "size": file.size, "sha256": file.digest, "node": node}
+            self.rows.write(("," if self.files else "") + "\n    " + json.dumps(row))
+            self.files += 1
+            if file.skipped:
+                self.task.meter.add(file.size)
+
+        return note
+
+
+class Homeward:
+    """Brings what a job left to where its owner wants it."""
+
+    def __init__(self, bringer: Bringer, job_folder: Callable[[str], str]) -> None:
+        self._bringer = bringer
+        self._job_folder = job_folder
+
+    def bring(self, task: Task, hand: Hand, who: Account, ended: Ended) -> int:
+        """Everything of one job; returns its bytes. Raises HandError, StagerError, ManifestDamaged, Stopped."""
+        job = task.job
+        task.meter.expect(sum(tree.size for tree in job.outputs.values()))
+        # Millions of files have a long list: it waits on the disk.
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as rows:
+            trip = _Trip(task, hand, who, rows)
+            for number, wanted in enumerate(job.directives.stage_out):
+                if applies(wanted, job):
+                    self._line(trip, number, wanted, on_premises=ended.on_premises)
+            for node in job.nodes:
+                tree = job.outputs.get(f"{node}/{FILES}")
+                if tree is not None:
+                    self._tree(trip, tree, node, "/", "", {})
+            self._tell(trip, ended)
+            return trip.size
+
+    def _line(self, trip: _Trip, number: int, wanted: StageOut, *, on_premises: bool) -> None:
+        destination = place(wanted.destination, values(trip.who), trip.task.job.work_dir)
+        if destination is None or "://" in destination:
+            raise StageFailed(f"stage_out to {printable(wanted.destination)}: there is no such place", again=False)
+        found = [(n, t) for n in trip.task.job.nodes if (t := trip.task.job.outputs.get(f"{n}/{number}")) and t.entries]
+        (there,) = trip.hand.facts(
+            posixpath.dirname(destination.rstrip("/")) or "/", [posixpath.basename(destination.rstrip("/"))]
+        )
+        alone = len(found) == 1 and found[0][1].single and not destination.endswith("/")
+        alone = alone and (there is None or there.kind != "d")
+        root, name = posixpath.split(destination) if alone else (destination.rstrip("/") or "/", "")
+        trip.roots[root] = None
+        taken: dict[str, str] = {}
+        for node, tree in found:
+            self._tree(trip, tree, node, root, name, taken)
+        moved = self._on_premises(trip, wanted, destination, root) if on_premises else 0
+        if not found and not moved:
+            trip.warnings.append(f"nothing matched stage_out {wanted.pattern}")
+
+    def _tree(self, trip: _Trip, tree: Tree, node: str, root: str, name: str, taken: dict[str, str]) -> None:
+        """``taken``: which node brought a path; another node's file of that path gets the node's name behind its own."""
+
+        def free(path: str) -> str:
+            first = taken.setdefault(path, node)
+            return path if first == node or len(trip.task.job.nodes) == 1 else f"{path}.{node}"
+
+        trip.size += self._bringer.bring(
+            trip.hand, tree, root, job=trip.task.job.job_id, name=name, taken=free,
+            brought=trip.brought(root, node), moved=trip.task.meter.add, cancelled=trip.task.cancelled,
+        )  # fmt: skip
+
+    def _on_premises(self, trip: _Trip, wanted: StageOut, destination: str, root: str) -> int:
+        """Renames, or copies to another file system, what the job left in its folder here."""
+        out = f"{self._job_folder(trip.task.job.job_id)}/out"
+        source = posixpath.normpath(f"{out}/{resolve(wanted.pattern, values(trip.who)) or wanted.pattern}")
+        names: dict[str, None] = {}
+        single = False
+        walk = trip.hand.walk(source)
+        while True:
+            try:
+                for row in next(walk).rows:
+                    if row[1]:
+                        names[str(row[1]).partition("/")[0]] = None
+            except StopIteration as end:
+                single = bool(end.value)
+                break
+        above = source if posixpath.basename(source) not in names else posixpath.dirname(source)
+        if any(c in wanted.pattern for c in "*?["):
+            above = posixpath.dirname(source)
+        for name in names:
+            if trip.task.cancelled.is_set():
+                raise Stopped("it was told to stop")
+            target = name
+            into = root
+            if single and root != destination.rstrip("/"):
+                into, target = root, posixpath.basename(destination)
+            trip.hand.make(into, [""])
+            moved = trip.hand.move(above, name, into, target, job=trip.task.job.job_id)
+            trip.size += moved
+            trip.brought(into, "")(Brought(target, moved, "", skipped=False))
+        return len(names)
+
+    def _tell(self, trip: _Trip, ended: Ended) -> None:
+        """Writes the manifest beside the outputs, and where the job did not end well says so where nobody misses it."""
+        job = trip.task.job
+        complete = ended_well(job) and not ended.lost
+        seconds = time.monotonic() - trip.began
+        head: dict[str, Any] = {
+            "job": job.job_id, "user": job.user, "state": job.job_state, "exit_code": job.exit_code,
+            "complete": complete, "nodes": list(job.nodes), "lost_nodes": list(ended.lost),
+            "bytes": trip.size, "files_count": trip.files, "seconds": round(seconds, 3),
+            "bytes_per_second": round(trip.size / seconds) if seconds > 0 else 0,
+            "input_bytes": job.bytes_in, "input_bytes_sent": job.bytes_sent, "cost": ended.cost,
+            "warnings": [*ended.warnings, *trip.warnings],
+        }  # fmt: skip
+        text = json.dumps(head, indent=2)[:-2] + ',\n  "files": ['
+        for root in trip.roots:
+            trip.hand.make(root, [""])
+            with _new(trip, root, f"burst-{job.job_id}.json") as out:
+                out.write(text)
+                trip.rows.seek(0)
+                while block := trip.rows.read(1 << 20):
+                    out.write(block)
+                out.write("\n  ]\n}\n")
+            mark = f"burst-{job.job_id}.PARTIAL"
+            if complete:
+                trip.hand.remove(root, [mark])
+                continue
+            lost = (
+                f" Output of {', '.join(ended.lost)} is lost: the nodes went before it was fetched."
+                if ended.lost
+                else ""
+            )
+            with _new(trip, root, mark) as out:
+                how = f"({job.job_state}, {job.exit_code})"
+                out.write(f"Job {job.job_id} did not end well {how}: what is here may be incomplete.{lost}\n")
+
+
+class _new:  # noqa: N801 - used as a verb: with _new(...) as out
+    """A text file of the owner's that is there whole at the end of ``with``, or not at all."""
+
+    def __init__(self, trip: _Trip, root: str, name: str) -> None:
+        self._trip, self._root, self._name = trip, root, name
+
+    def __enter__(self) -> IO[str]:
+        ((self._made, descriptor),) = self._trip.hand.create(self._root, [self._name], job=self._trip.task.job.job_id)
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape")
+        return self._file
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._file.close()
+        if kind is None:
+            self._trip.hand.finish(self._root, [(self._made, self._name, 0o644, time.time_ns())])
+        else:
+            self._trip.hand.remove(self._root, [self._made])

@@ -1,0 +1,42 @@
+"""Between the server's threads, in which Slurm's hooks wait, and the desk in the deciding thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from burstd.daemon.stage.desk import StageDesk, environment
+from burstd.daemon.workers import Workers
+from burstd.slurm.stage_server import StageCall, StageReply
+
+WAIT_S = 20.0
+"""After so long a client is told to ask again, so that neither side waits for a dead one."""
+
+
+class Hooks:
+    """``handle`` is called in a thread of the server's for each call."""
+
+    def __init__(self, desk: StageDesk, workers: Workers, check: Callable[[StageCall], StageReply]) -> None:
+        self._desk = desk
+        self._workers = workers
+        self._check = check
+
+    def handle(self, call: StageCall) -> StageReply:
+        """Answers one call of a hook; blocks as long as the hook has to wait, WAIT_S at most."""
+        if call.hook == "check":
+            return self._check(call)
+        if call.hook == "paths":
+            # slurmctld answers nobody else meanwhile.
+            return StageReply("ok", env=environment(self._desk.rules.job_dir, call.job_id))
+        answer: Future[StageReply] = Future()
+
+        def tell(reply: StageReply) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        self._workers.post(lambda: self._desk.hear(call, tell))
+        try:
+            return answer.result(WAIT_S)
+        except FutureTimeoutError:
+            return StageReply("again")

@@ -1,0 +1,75 @@
+"""How far transfers are, written by the threads that move the bytes and read by those that show it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A meter at one moment. Bytes and bytes/s; ``total`` 0: not known so far."""
+
+    name: str
+    direction: str
+    """``in``, ``place``, ``collect`` or ``home``."""
+    done: int
+    total: int
+    sent: int
+    """Of ``done``, what had to be moved."""
+    hits: int
+    """Of ``done``, what was there already."""
+    rate: float
+    eta_s: float | None
+    seconds: float
+
+
+class Meter:
+    """Counts the bytes of one transfer."""
+
+    def __init__(self, name: str, direction: str) -> None:
+        self.name = name
+        self.direction = direction
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._done = self._total = self._sent = self._hits = 0
+        self._source: Callable[[], tuple[int, int, int]] | None = None
+
+    def expect(self, total: int) -> None:
+        """So many bytes in all."""
+        with self._lock:
+            self._total = max(self._total, total)
+
+    def follow(self, source: Callable[[], tuple[int, int, int]]) -> None:
+        """Reads bytes done, sent and hit elsewhere from now on; called by any thread."""
+        with self._lock:
+            self._source = source
+
+    def at(self, *, done: int, sent: int, hits: int, total: int = 0) -> None:
+        """So far."""
+        with self._lock:
+            self._done, self._sent, self._hits = done, sent, hits
+            self._total = max(self._total, total, done)
+
+    def add(self, size: int) -> None:
+        """So many more bytes have been moved."""
+        with self._lock:
+            self._done += size
+            self._sent += size
+            self._total = max(self._total, self._done)
+
+    def read(self) -> Reading:
+        """Now."""
+        with self._lock:
+            if self._source is not None:
+                self._done, self._sent, self._hits = self._source()
+                self._total = max(self._total, self._done)
+            seconds = max(time.monotonic() - self._began, 1e-3)
+            rate = self._done / seconds
+            left = self._total - self._done
+            eta = left / rate if rate > 0 and self._total else None
+            return Reading(
+                self.name, self.direction, self._done, self._total, self._sent, self._hits, rate, eta, seconds
+            )

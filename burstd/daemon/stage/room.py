@@ -1,0 +1,253 @@
+"""Staging as a whole: made from the settings, stepped by the reconciler, shown to the control interface."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import structlog
+
+from burstd.core.staging import TransferLimits, Use
+from burstd.daemon.control_office import KeptNode, StageUse, StoreUse
+from burstd.daemon.stage.check import Check, CheckRules
+from burstd.daemon.stage.desk import StageDesk, StageRules
+from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.hooks import Hooks
+from burstd.daemon.stage.progress import Reading
+from burstd.daemon.stage.sweep import Sweep, SweepRules, Swept
+from burstd.daemon.stage.transfers import HeadTransfers
+from burstd.daemon.workers import Workers
+from burstd.data.bringer import Bringer
+from burstd.data.hands import Account, Hand, hand_of
+from burstd.data.index import Index
+from burstd.data.limits import Limits
+from burstd.data.sender import Sender
+from burstd.model.claim import Claim
+from burstd.model.clock import Clock
+from burstd.model.command import CommandResult, DiscardOutput, Evict, RetryStage, StageCommand
+from burstd.model.data import INPUT_NEEDED, OUTPUT_ON_NODES, DataView
+from burstd.model.offer import Pool
+from burstd.model.snapshot import SlurmView, Unavailable
+from burstd.model.stager import Stager, StagerError
+from burstd.node.agent import NodeAgent
+from burstd.settings import Settings
+from burstd.settings.plugins import Chosen
+from burstd.slurm.commands import Commands
+from burstd.slurm.stage_server import StageServer
+from burstd.store import Store
+
+log = structlog.get_logger(__name__)
+
+SWEEP_EVERY_S = 600.0
+SWEEP_AGAIN_S = 60.0
+DAY_S = 86400.0
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What staging needs of the daemon."""
+
+    store: Store
+    workers: Workers
+    clock: Clock
+    commands: Commands
+    agent: NodeAgent
+    pools: Callable[[], Mapping[str, Pool]]
+    slurm_uid: Callable[[], int | None]
+    """SlurmUser's, once it is known."""
+
+
+class StageRoom:
+    """Implements what the reconciler, the control interface and the commands ask of staging."""
+
+    def __init__(self, settings: Settings, chosen: Chosen, around: Around, stack: ExitStack) -> None:
+        """Calls no store yet. Raises BurstdError where its socket cannot be made."""
+        staging = settings.staging
+        self._settings = staging
+        self._around = around
+        self._kind = chosen.plugin.name
+        stager: Stager = chosen.plugin.make(chosen.name, settings.cluster, chosen.settings)
+        stack.callback(stager.close)
+        self._index = Index(settings.daemon.state_dir / "stage-index.db")
+        stack.callback(self._index.close)
+        limits = Limits(site_bytes_s=staging.bandwidth, user_bytes_s=staging.user_bandwidth)
+
+        # Root starts hands itself; who is not root has systemd do it.
+        at = None if os.geteuid() == 0 else settings.hand_socket
+
+        def hand(who: Account) -> Hand:
+            return hand_of(who, socket_path=at, min_uid=staging.min_uid)
+
+        def folder(job_id: str) -> str:
+            return f"{staging.job_dir}/{job_id}"
+
+        transfers = HeadTransfers(
+            commands=around.commands, stager=stager, sender=Sender(self._index, stager, limits), agent=around.agent,
+            homeward=Homeward(Bringer(stager.get, stager.name), folder), hand=hand, job_folder=folder,
+            cache_dir=f"{staging.job_dir}/cache", datasets=self._dataset,
+        )  # fmt: skip
+        rules = StageRules(
+            str(staging.job_dir), stager.name, TransferLimits(staging.transfers, staging.transfers_per_user),
+            staging.retries,
+        )  # fmt: skip
+        self.desk = StageDesk(
+            store=around.store, workers=around.workers, clock=around.clock, transfers=transfers, pools=around.pools,
+            rules=rules,
+        )  # fmt: skip
+        self._sweep = Sweep(
+            stager.name, stager, self._index, SweepRules(staging.lifetime_days * DAY_S, staging.cache_size)
+        )
+        self._swept: Swept | None = None
+        self._sweep_due = 0.0
+        self._sweeping = False
+        self._error = ""
+        self._use = StageUse(StoreUse(stager.name, self._kind, 0.0), quota=staging.quota)
+        self._kept: tuple[KeptNode, ...] = ()
+        check = Check(CheckRules(staging.check_s, staging.scratch_max, self._dataset), hand, self._may)
+        hooks = Hooks(self.desk, around.workers, check)
+        self._server = StageServer(
+            settings.stage_socket, lambda uid: uid in (0, os.geteuid(), around.slurm_uid()), hooks.handle
+        )
+        self._server.start()
+        stack.callback(self._server.close)
+        log.info("jobs' data is staged", store=stager.name, kind=self._kind, job_dir=str(staging.job_dir))
+
+    def _dataset(self, name: str) -> str | None:
+        title, _, version = name.partition("@")
+        found = self._settings.datasets.get(title)
+        return found.source(version) if found else None
+
+    def _may(self, user: str, uid: int, project: str) -> tuple[Use, Use]:
+        quota = self._settings.quota
+        used = self._index.usage_by_uid().get(uid, 0)
+        shared = self._index.usage_by_account().get(project, 0) if project else 0
+        return Use(user, used, quota.of_user(user)), Use(project, shared, quota.of_project(project))
+
+    # For the reconciler.
+
+    def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
+        """One loop's share; returns when the next is due, in burstd's time."""
+        due = self.desk.step(slurm, claims)
+        now = self._around.clock.now()
+        if now >= self._sweep_due and not self._sweeping:
+            self._begin_sweep()
+        self._kept = tuple(
+            KeptNode(
+                node, row.job_id, row.user, row.since + self._settings.keep_node_h * HOUR_S, row.error or row.reason
+            )
+            for row in self._around.store.stagings()
+            if row.job_state and (row.state in OUTPUT_ON_NODES or row.resume in OUTPUT_ON_NODES)
+            for node in row.nodes
+        )
+        return min(due, self._sweep_due)
+
+    def views(self) -> dict[str, DataView]:
+        """See StageDesk."""
+        return self.desk.views()
+
+    def alarms(self) -> list[str]:
+        """What needs a person."""
+        found = [f"the store of staged data: {self._error}"] if self._error else []
+        held = [row for row in self._around.store.stagings() if row.error and row.resume]
+        return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.error}" for row in held[:5]]
+
+    def _begin_sweep(self) -> None:
+        live = self._around.store.stagings()
+        wall = self._around.clock.wall()
+        self._sweeping = True
+
+        def done(result: Swept | Exception) -> None:
+            self._sweeping = False
+            now = self._around.clock.now()
+            if isinstance(result, Exception):
+                if not isinstance(result, StagerError):
+                    log.error("sweeping the store broke", exc_info=result)
+                self._error = str(result)
+                self._sweep_due = now + SWEEP_AGAIN_S
+            else:
+                self._error = ""
+                self._swept = result
+                self._sweep_due = now + SWEEP_EVERY_S
+            self._count(now)
+
+        self._around.workers.submit("stage:sweep", lambda: self._sweep.run(live, wall), done)
+
+    def _count(self, now: float) -> None:
+        swept = self._swept
+        store = StoreUse(
+            self._use.store.name, self._kind, now if swept else 0.0, swept.objects if swept else 0,
+            swept.bytes if swept else 0, swept.free if swept else None, 0, self._error,
+        )  # fmt: skip
+        users = {_name(uid): size for uid, size in self._index.usage_by_uid().items()}
+        self._use = StageUse(store, users, self._index.usage_by_account(), self._settings.quota)
+
+    # For the control interface; from any thread.
+
+    def progress(self) -> Mapping[str, Sequence[Reading]]:
+        """See StageOffice."""
+        return self.desk.readings()
+
+    def use(self) -> StageUse:
+        """See StageOffice."""
+        return self._use
+
+    def kept(self) -> Sequence[KeptNode]:
+        """See StageOffice."""
+        return self._kept
+
+    # What a person asks; in the deciding thread.
+
+    def do(self, command: StageCommand) -> CommandResult:
+        """Carries it out."""
+        match command:
+            case RetryStage():
+                text = self.desk.retry(command.job_id, command.by)
+                said = text or f"the data of job {command.job_id} is not held"
+                return CommandResult(said, done=bool(text), changed=bool(text))
+            case DiscardOutput():
+                text = self.desk.discard(command.job_id, command.by)
+                said = text or f"job {command.job_id} has no data"
+                return CommandResult(said, done=bool(text), changed=bool(text))
+            case Evict():
+                return self._evict(command)
+
+    def _evict(self, command: Evict) -> CommandResult:
+        needed = {
+            tree.digest
+            for row in self._around.store.stagings()
+            if row.state in INPUT_NEEDED
+            for tree in row.trees.values()
+        }
+        source = self._dataset(command.name) if command.kind == "dataset" else None
+        if command.kind == "dataset" and source is None:
+            return CommandResult(f"there is no dataset {command.name}", done=False, changed=False)
+        chosen = [
+            known
+            for known in self._index.trees()
+            if command.kind == "unneeded"
+            or (command.kind == "dataset" and known.source == source)
+            or (command.kind == "tree" and known.tree.digest.startswith(command.name))
+            or (command.kind == "user" and _name(known.uid) == command.name)
+        ]
+        gone = [known for known in chosen if known.tree.digest not in needed]
+
+        def done(result: int | Exception) -> None:
+            if isinstance(result, Exception):
+                log.error("eviction failed", error=str(result))
+            self._sweep_due = 0.0
+
+        if gone:
+            self._around.workers.submit("stage:sweep", lambda: self._sweep.evict(gone), done)
+        stay = f"; {len(chosen) - len(gone)} that jobs need stay" if len(chosen) > len(gone) else ""
+        return CommandResult(f"{len(gone)} trees leave the store{stay}", changed=bool(gone))
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

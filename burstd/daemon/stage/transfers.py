@@ -1,0 +1,259 @@
+"""The bytes of jobs, moved: with hands on this machine, through a store, by agents on nodes. In worker threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from burstd.core.words import resolve
+from burstd.daemon.stage.homeward import FILES, Homeward, applies
+from burstd.daemon.stage.places import DatasetSource, source, values
+from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
+from burstd.data.bringer import Stopped
+from burstd.data.hands import Account, Hand, HandError, account, printable
+from burstd.data.manifest import ManifestDamaged
+from burstd.data.progress import Progress
+from burstd.data.sender import Sender, SendFailed, SendStopped
+from burstd.model.claim import Claim
+from burstd.model.data import Access, Piece, StageIn, Staging, Tree
+from burstd.model.errors import NodeNotReady, NodeRefused
+from burstd.model.stager import Stager, StagerError, StoreBusy
+from burstd.node.agent import AgentError, NodeAgent
+from burstd.slurm.commands import Commands
+from burstd.slurm.job_facts import JobFacts, job_facts
+
+LOOK_S = 60.0
+LOOK_ENTRIES = 2_000_000
+AT_ONCE = 1000
+KEEP_FREE = 1 << 30
+"""Bytes that the caches of nodes leave free."""
+
+
+class HeadTransfers:
+    """Implements ``burstd.daemon.stage.work.Transfers``."""
+
+    def __init__(
+        self,
+        *,
+        commands: Commands,
+        stager: Stager,
+        sender: Sender,
+        agent: NodeAgent,
+        homeward: Homeward,
+        hand: Callable[[Account], Hand],
+        job_folder: Callable[[str], str],
+        cache_dir: str,
+        datasets: DatasetSource,
+    ) -> None:
+        self._commands = commands
+        self._stager = stager
+        self._sender = sender
+        self._agent = agent
+        self._homeward = homeward
+        self._hand = hand
+        self._folder = job_folder
+        self._cache_dir = cache_dir
+        self._datasets = datasets
+
+    def facts(self, job_id: str) -> JobFacts | None:
+        """See Transfers. Raises SchedulerUnavailable."""
+        return job_facts(self._commands, job_id)
+
+    def look(self, task: Task) -> Looked:
+        """See Transfers."""
+        size = entries = 0
+        whole = True
+        with self._as_owner(task) as (hand, who):
+            for asked in task.job.directives.stage_in:
+                found = hand.look(self._source(asked, task.job, who), seconds=LOOK_S, entries=LOOK_ENTRIES)
+                size, entries, whole = size + found.size, entries + found.entries, whole and found.whole
+        return Looked(size, entries, whole)
+
+    def send(self, task: Task) -> Sent:
+        """See Transfers."""
+        began = time.monotonic()
+        trees: dict[str, Tree] = {}
+        size = sent = hits = 0
+        with self._as_owner(task) as (hand, who):
+            for asked in task.job.directives.stage_in:
+                progress = Progress()
+                before = (size, sent, hits)
+
+                def so_far(p: Progress = progress, b: tuple[int, int, int] = before) -> tuple[int, int, int]:
+                    return b[0] + p.bytes_done, b[1] + p.bytes_sent, b[2] + p.bytes_hits
+
+                task.meter.follow(so_far)
+                trees[asked.name] = tree = self._sender.send(
+                    hand, self._source(asked, task.job, who), uid=who.uid, account=task.job.account,
+                    progress=progress, cancelled=task.cancelled,
+                )  # fmt: skip
+                size, sent, hits = size + tree.size, sent + progress.bytes_sent, hits + progress.bytes_hits
+        return Sent(trees, size, sent, time.monotonic() - began)
+
+    def place(self, task: Task, claim: Claim) -> None:
+        """See Transfers."""
+        job = task.job
+        task.meter.expect(sum(tree.size for tree in job.trees.values()))
+        trees = [
+            {
+                "name": asked.name, "access": asked.access.value, "prefix": tree.prefix, "digest": tree.digest,
+                "manifest": _plain(tree), "single": tree.single, "size": tree.size,
+            }
+            for asked in job.directives.stage_in
+            if (tree := job.trees.get(asked.name)) is not None
+        ]  # fmt: skip
+        cache = {"dir": self._cache_dir, "keep_free": KEEP_FREE}
+        self._ask(task, claim, "place", trees=trees, scratch=job.directives.scratch_bytes, cache=cache)
+
+    def link(self, task: Task) -> None:
+        """See Transfers."""
+        folder = self._folder(task.job.job_id)
+        with self._as_owner(task) as (hand, who):
+            hand.make(folder, ["", "in", "out", "scratch"])
+            for asked in task.job.directives.stage_in:
+                origin = self._source(asked, task.job, who)
+                if asked.access is Access.READ_ONLY:
+                    hand.symlink(f"{folder}/in", [(origin, asked.name, None)], job=task.job.job_id)
+                else:
+                    hand.copy(origin, f"{folder}/in", asked.name, job=task.job.job_id)
+
+    def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
+        """See Transfers."""
+        job = task.job
+        known = values(account(job.user))
+        lines = [(n, wanted) for n, wanted in enumerate(job.directives.stage_out) if applies(wanted, job)]
+        patterns = [resolve(wanted.pattern, known) or wanted.pattern for _, wanted in lines]
+        node = claim.slot
+        done = self._ask(
+            task, claim, "collect", patterns=patterns, files=list(files), prefix=f"out/{job.job_id}/{node}"
+        )
+        trees: dict[str, Tree] = {}
+        for (number, _), said in zip(lines, done["trees"], strict=True):
+            trees[str(number)] = _tree(f"out/{job.job_id}/{node}", said)
+        if done.get("files"):
+            trees[FILES] = _tree(f"out/{job.job_id}/{node}", done["files"])
+        return Collected(trees, int(done["sent"]), float(done["seconds"]), tuple(done.get("warnings", ())))
+
+    def bring(self, task: Task, ended: Ended) -> int:
+        """See Transfers."""
+        with self._as_owner(task) as (hand, who):
+            return self._homeward.bring(task, hand, who, ended)
+
+    def clear(self, task: Task, claims: Sequence[Claim]) -> None:
+        """See Transfers."""
+        job = task.job
+        with self._told(task):
+            objects = self._stager.objects(f"out/{job.job_id}/")
+            while some := [stored.key for stored in islice(objects, AT_ONCE)]:
+                self._stager.delete(some)
+        for claim in claims:
+            self._ask(task, claim, "clear")
+        with self._as_owner(task) as (hand, _who):
+            folder, _, name = self._folder(job.job_id).rpartition("/")
+            hand.remove_tree(folder, [name])
+
+    # Below: what all of them need.
+
+    def _source(self, asked: StageIn, job: Staging, who: Account) -> str:
+        try:
+            path = source(asked, values(who), job.work_dir, self._datasets)
+        except ValueError as error:
+            raise StageFailed(f"stage_in of {asked.name}: {error}", again=False) from None
+        if path is None or "://" in path:
+            raise StageFailed(
+                f"stage_in {printable(asked.source)}: there is no such place on this machine", again=False
+            )
+        return path
+
+    @contextmanager
+    def _as_owner(self, task: Task) -> Iterator[tuple[Hand, Account]]:
+        with self._told(task):
+            who = account(task.job.user)
+            if who.uid != task.job.uid:
+                text = f"{who.user} is user {who.uid} on this machine and {task.job.uid} in Slurm"
+                raise StageFailed(f"{text}: nothing is staged for him", again=False)
+            with self._hand(who) as hand:
+                yield hand, who
+
+    @contextmanager
+    def _told(self, task: Task) -> Iterator[None]:
+        """Every error as one of Transfers'."""
+        try:
+            yield
+        except (Stopped, SendStopped):
+            raise Cancelled("it was told to stop") from None
+        except HandError as error:
+            # A file that is not there or not readable needs its owner; a hand that died does not.
+            raise StageFailed(str(error), again=error.errno == 0 or error.errno in _PASSING) from None
+        except SendFailed as error:
+            raise StageFailed(str(error), again=True) from None
+        except StagerError as error:
+            if task.cancelled.is_set():
+                raise Cancelled("it was told to stop") from None
+            raise StageFailed(
+                str(error), again=True, retry_after_s=error.retry_after_s if isinstance(error, StoreBusy) else 0.0
+            ) from None
+        except ManifestDamaged as error:
+            raise StageFailed(f"{self._stager.name}: {error}", again=True) from None
+
+    def _ask(self, task: Task, claim: Claim, do: str, **more: Any) -> dict[str, Any]:
+        """Has the agent of one node do something."""
+        job = task.job
+        with self._told(task):
+            who = account(job.user)
+            reach = self._stager.reach()
+            request: dict[str, Any] = {
+                "do": do, "job": job.job_id, "user": job.user, "uid": job.uid, "gid": job.gid,
+                "groups": list(who.groups), "dir": self._folder(job.job_id),
+                "reach": {"kind": reach.kind, "facts": dict(reach.facts)}, **more,
+            }  # fmt: skip
+            try:
+                return self._agent.run(
+                    claim, request, answer=self._answer, progress=lambda said: _note(task, said),
+                    cancelled=task.cancelled,
+                )  # fmt: skip
+            except AgentError as error:
+                if error.kind == "damaged":
+                    self._forget_damaged(job, error.keys)
+                raise StageFailed(f"{claim.slot}: {error}", again=error.kind in ("store", "agent", "damaged")) from None
+            except (NodeNotReady, NodeRefused) as error:
+                if task.cancelled.is_set():
+                    raise Cancelled("it was told to stop") from None
+                raise StageFailed(f"{claim.slot}: {error}", again=True) from None
+
+    def _forget_damaged(self, job: Staging, keys: Sequence[str]) -> None:
+        """Objects whose content is not what their names say are removed: the next try sends or collects them again."""
+        prefixes = {tree.prefix for tree in (*job.trees.values(), *job.outputs.values())}
+        for prefix in prefixes:
+            self._sender.forget(prefix, keys)
+
+    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What an agent asks on the way."""
+        if "sign" in asked:
+            return {"urls": dict(self._stager.sign(asked["sign"]["method"], asked["sign"]["keys"]))}
+        if "present" in asked:
+            return {"present": list(self._stager.present(asked["present"]))}
+        return {"error": "burstd does not know this question"}
+
+
+_PASSING = (5, 11, 12, 23, 24, 28, 116, 122)
+"""EIO, EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, ESTALE, EDQUOT: what may be otherwise in a while."""
+
+
+def _note(task: Task, said: Mapping[str, Any]) -> None:
+    done, total = int(said.get("bytes", 0)), int(said.get("of", 0))
+    task.meter.at(done=done, sent=done, hits=0, total=total)
+
+
+def _plain(tree: Tree) -> list[list[Any]]:
+    return [[piece.key, piece.offset, piece.length] for piece in tree.manifest]
+
+
+def _tree(prefix: str, said: Mapping[str, Any]) -> Tree:
+    manifest = tuple(Piece(*piece) for piece in said["manifest"])
+    return Tree(
+        prefix, said["digest"], manifest, int(said["entries"]), int(said["size"]), bool(said.get("single", False))
+    )

@@ -1,0 +1,118 @@
+"""What the desk has done elsewhere: blocking work on the bytes of one job, and what comes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from burstd.daemon.stage.progress import Meter
+from burstd.model.claim import Claim
+from burstd.model.data import Staging, Tree
+from burstd.model.errors import BurstdError
+from burstd.slurm.job_facts import JobFacts
+
+
+class StageFailed(BurstdError):
+    """A transfer did not come to its end. The message is a sentence for the job's owner.
+
+    ``again``: trying again later makes sense; False: it needs the owner or an administrator. ``retry_after_s``: not
+    before.
+    """
+
+    def __init__(self, message: str, *, again: bool, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.again = again
+        self.retry_after_s = retry_after_s
+
+
+class Cancelled(BurstdError):
+    """It was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look at a job's sources found: at least so many bytes and entries."""
+
+    size: int
+    entries: int
+    whole: bool
+    """False: the look was cut short, there is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Input that is in the store now. Bytes."""
+
+    trees: Mapping[str, Tree]
+    size: int
+    sent: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Output of one node that is in the store now: ``INDEX`` of the stage_out line, or ``files`` -> tree."""
+
+    trees: Mapping[str, Tree]
+    sent: int
+    seconds: float
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the job's story ended, for its manifest."""
+
+    lost: tuple[str, ...] = ()
+    """Nodes that were gone before their output was fetched."""
+    cost: str = ""
+    """What its nodes cost while they were the job's, in the site's currency; empty: not known."""
+    on_premises: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What every piece of work gets: its job as recorded, a meter, and whether it shall stop."""
+
+    job: Staging
+    meter: Meter
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class Transfers(Protocol):
+    """Moves the bytes. Every method blocks, may be called from several threads, and raises StageFailed or Cancelled."""
+
+    def facts(self, job_id: str) -> JobFacts | None:
+        """What Slurm knows of the job now; None: nothing (any more)."""
+        ...
+
+    def look(self, task: Task) -> Looked:
+        """How much the job's sources are."""
+        ...
+
+    def send(self, task: Task) -> Sent:
+        """Sources to the store, with the owner's rights."""
+        ...
+
+    def place(self, task: Task, claim: Claim) -> None:
+        """From the store to the disk of one node."""
+        ...
+
+    def link(self, task: Task) -> None:
+        """For nodes on premises: links to the sources, folders for the output."""
+        ...
+
+    def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
+        """From the disk of one node to the store; ``files``: the job's own output files, by absolute path."""
+        ...
+
+    def bring(self, task: Task, ended: Ended) -> int:
+        """From the store (or the job's folder on premises) to the destinations; writes the manifest. Bytes."""
+        ...
+
+    def clear(self, task: Task, claims: Sequence[Claim]) -> None:
+        """Removes what is left of the job in the store, on these nodes and on premises."""
+        ...

@@ -1,0 +1,79 @@
+"""Objects of a store, fetched ahead of their use and verified before any byte of them is used."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from burstd.data.manifest import object_key
+from burstd.model.data import Piece
+from burstd.model.stager import StagerError
+
+LANES = 4
+HELD = 8
+"""Objects in memory at most: some ahead, some behind, since small files of several packs may alternate."""
+
+
+class ObjectDamaged(StagerError):
+    """An object's content is not what its name says. ``key``: its SHA-256."""
+
+    def __init__(self, key: str, where: str) -> None:
+        super().__init__(f"{where} has an object whose content is not what was put there: {key}")
+        self.key = key
+
+
+class Fetched:
+    """Objects under one prefix, by their digest. For one thread; ``get`` is called in several. Use with ``with``."""
+
+    def __init__(self, get: Callable[[str], bytes], prefix: str, where: str) -> None:
+        self._get = get
+        self._prefix = prefix
+        self._where = where
+        self._lanes = ThreadPoolExecutor(LANES, thread_name_prefix="fetch")
+        self._held: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._ended.set()
+        self._lanes.shutdown(wait=True, cancel_futures=True)
+
+    def each(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, memoryview]]:
+        """The bytes of these pieces, in order; an empty view for a hole. Raises ObjectDamaged, StagerError."""
+        listed = list(pieces)
+        ahead = 0
+        for index, piece in enumerate(listed):
+            ahead = max(ahead, index)
+            while ahead < len(listed) and len({p.key for p in listed[index : ahead + 1] if p.key}) <= LANES:
+                self._want(listed[ahead].key)
+                ahead += 1
+            if not piece.key:
+                yield piece, memoryview(b"")
+                continue
+            body = self._want(piece.key).result()
+            yield piece, memoryview(body)[piece.offset : piece.offset + piece.length]
+
+    def _want(self, key: str) -> Future[bytes]:
+        if not key:
+            return Future()
+        held = self._held.get(key)
+        if held is None:
+            while len(self._held) >= HELD:
+                self._held.popitem(last=False)
+            held = self._held[key] = self._lanes.submit(self._fetch, key)
+        else:
+            self._held.move_to_end(key)
+        return held
+
+    def _fetch(self, key: str) -> bytes:
+        body = self._get(object_key(self._prefix, key))
+        if hashlib.sha256(body).hexdigest() != key:
+            raise ObjectDamaged(key, self._where)
+        return body
