@@ -180,7 +180,12 @@ def test_no_plan_ends_a_machine_with_output_on_it(snapshot: Snapshot, draw: st.D
         st.sampled_from([THEN - 1, THEN - 5000, THEN - 100_000]),
     )
     jobs = st.dictionaries(st.integers(1, 12).map(str), views, max_size=4)
-    snapshot = replace(snapshot, data=draw.draw(jobs))
+    snapshot = replace(
+        snapshot, data=draw.draw(jobs), claims=tuple(replace(c, instance_id=f"i-{c.slot}") for c in snapshot.claims)
+    )
+    if isinstance(snapshot.slurm, SlurmView):
+        gate = Reservation("burstd", frozenset(c.slot for c in snapshot.claims if c.state is not S.OPEN))
+        snapshot = replace(snapshot, slurm=replace(snapshot.slurm, reservations=(gate,)))
     holding = kept(snapshot)
     claims = {c.id: c for c in snapshot.claims}
     for action in decide(snapshot, (IDLE,), TUNING).actions:
