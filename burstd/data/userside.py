@@ -1,0 +1,184 @@
+"""The part of the agent that works with a user's rights: a child process, and how the two halves speak.
+
+The child is forked before the request is read: no secret of it is in the child's memory. Contents go between the two
+through shared memory (slots of one object each), all else as packets of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import resource
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from burstd.model.stager import OBJECT_BYTES
+
+SLOTS = 6
+_PACKET = 1 << 20
+Message = dict[str, Any]
+
+
+class AgentFault(Exception):
+    """What the agent answers as its error: ``kind`` is one of store, space, damaged, rights, agent."""
+
+    def __init__(self, kind: str, sentence: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+        self.keys = keys
+        """Objects whose content is not what their name says, or that are not there (kind damaged)."""
+
+
+def fault_of(error: OSError, what: str) -> AgentFault:
+    """The fault for a call of the system that failed while ``what`` was done."""
+    import errno  # noqa: PLC0415 - rarely needed
+
+    where = f" ({error.filename!r})" if error.filename else ""
+    sentence = f"{what} failed{where}: {error.strerror}"
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return AgentFault("space", f"{sentence}. Make room on the node or ask for less")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return AgentFault("rights", sentence)
+    return AgentFault("agent", sentence)
+
+
+class Slots:
+    """Memory that both halves see: SLOTS runs of OBJECT_BYTES each."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(mmap.mmap(-1, SLOTS * OBJECT_BYTES))
+
+    def view(self, slot: int, length: int = OBJECT_BYTES) -> memoryview:
+        """The first ``length`` bytes of a slot."""
+        start = slot * OBJECT_BYTES
+        return self._memory[start : start + length]
+
+
+class Line:
+    """One end of what the halves say to each other. Any thread may send; one receives."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def send(self, message: Mapping[str, Any], *descriptors: int) -> None:
+        """Sends a packet, and open files with it. Raises OSError when the other half is gone."""
+        socket.send_fds(self._end, [json.dumps(message).encode()], descriptors)
+
+    def receive(self) -> tuple[Message, list[int]]:
+        """The next packet. Raises EOFError when the other half is gone."""
+        data, descriptors, _, _ = socket.recv_fds(self._end, _PACKET, 4)
+        if not data:
+            raise EOFError
+        message: Message = json.loads(data)
+        return message, descriptors
+
+    def close(self) -> None:
+        """The other half sees the end."""
+        self._end.close()
+
+
+Work = Callable[[Line, Slots, Message, list[int]], Message]
+"""What the child can do: takes the request and the open files that came with it, returns the answer."""
+
+
+class UserSide:
+    """The child, as the half with root's rights sees it."""
+
+    def __init__(self, works: Mapping[str, Work]) -> None:
+        """Forks. Call it before there is any thread. ``works``: by the name of what is asked."""
+        self.slots = Slots()
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid = os.fork()
+        if self._pid == 0:
+            mine.close()
+            _serve(Line(its), self.slots, works)
+        its.close()
+        self.line = Line(mine)
+        self._closed = threading.Lock()
+
+    def become(self, uid: int, gid: int, groups: list[int]) -> None:
+        """The child gives up root's rights for the user's, for ever. Raises AgentFault."""
+        self.ask({"do": "become", "uid": uid, "gid": gid, "groups": groups})
+
+    def ask(
+        self,
+        request: Message,
+        *descriptors: int,
+        said: Callable[[Message], None] | None = None,
+    ) -> Any:
+        """Has the child do one thing; ``said`` is called with what it says before it is done. Raises AgentFault."""
+        try:
+            self.line.send(request, *descriptors)
+            while True:
+                message, _ = self.line.receive()
+                if "ok" in message:
+                    return message["ok"]
+                if "error" in message:
+                    raise AgentFault(message["kind"], message["error"])
+                if said is not None:
+                    said(message)
+        except (EOFError, ConnectionError):
+            raise AgentFault("agent", "the process with the user's rights is gone: out of memory, or killed") from None
+
+    def close(self) -> None:
+        """Ends the child."""
+        with self._closed:
+            if self._pid:
+                self.line.close()
+                os.waitpid(self._pid, 0)
+                self._pid = 0
+
+
+def _serve(line: Line, slots: Slots, works: Mapping[str, Work]) -> None:
+    """The child's life; does not return."""
+    status = 1
+    try:
+        _leave_streams()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+        os.umask(0)
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                request, descriptors = line.receive()
+                try:
+                    line.send({"ok": _do(line, slots, works, request, descriptors)})
+                except AgentFault as fault:
+                    line.send({"error": str(fault), "kind": fault.kind})
+                finally:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _do(line: Line, slots: Slots, works: Mapping[str, Work], request: Message, descriptors: list[int]) -> Message:
+    try:
+        if request["do"] == "become":
+            _become(request["uid"], request["gid"], request["groups"])
+            return {}
+        if os.geteuid() == 0:
+            raise AgentFault("agent", "the process with the user's rights still has root's")
+        return works[request["do"]](line, slots, request, descriptors)
+    except OSError as error:
+        raise fault_of(error, f"{request['do']} with the user's rights") from None
+
+
+def _become(uid: int, gid: int, groups: list[int]) -> None:
+    if uid <= 0 or gid < 0:
+        raise AgentFault("rights", f"uid {uid}, gid {gid}: data of root is not staged. Submit the job as a user")
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def _leave_streams() -> None:
+    """The child neither reads the request nor writes answers; what it complains of is seen."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
