@@ -63,6 +63,14 @@ def settings(environment: "os._Environ[str] | dict[str, str]", file: str = SETTI
     )
 
 
+def tell(wire: socket.socket, line: bytes) -> None:
+    """Sends the question. Raises OSError."""
+    try:
+        wire.sendall(line)
+    except BrokenPipeError:  # it does not want to hear more, and has said why
+        return
+
+
 def ask(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
     """One question, one answer. Raises Absent."""
     end = time.monotonic() + limit_s
@@ -70,7 +78,7 @@ def ask(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
         wire.settimeout(min(_CONNECT_S, limit_s))
         try:
             wire.connect(path)
-            wire.sendall(line)
+            tell(wire, line)
             answer = b""
             while not answer.endswith(b"\n") and len(answer) < _LARGEST_ANSWER:
                 wire.settimeout(max(0.01, end - time.monotonic()))
