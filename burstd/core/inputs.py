@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -11,10 +11,13 @@ from burstd.core.units import span_text
 from burstd.model.claim import USABLE, ClaimState
 from burstd.model.data import DataView, StageState
 from burstd.model.job import Job
+from burstd.model.plan import Action, Move
 from burstd.model.snapshot import Snapshot
 
 SLIP_S = 300.0
 """A node that is there or on its way for a job is kept for it where its input comes so much later than it was to."""
+BOOTS = 20
+"""So many of a pool's latest boots are kept in mind."""
 STAGING = frozenset({"BurstBufferStageIn", "BurstBufferResources"})
 """Slurm's reasons while a job's input is not in the store."""
 _ON_ITS_WAY = frozenset({StageState.WAITING, StageState.SENDING})
@@ -103,6 +106,19 @@ def boots(snapshot: Snapshot) -> dict[str, list[float]]:
         ready = claim.opened or (claim.since if claim.state is ClaimState.READY else None)
         if ready is not None:
             found.setdefault(claim.pool, []).append(ready - claim.created)
+    return found
+
+
+def booted(
+    known: Mapping[str, tuple[float, ...]], snapshot: Snapshot, actions: Sequence[Action]
+) -> dict[str, tuple[float, ...]]:
+    """The new ``Progress.booted`` from the one before and the steps of a plan: the latest BOOTS of each pool."""
+    claims = {claim.id: claim for claim in snapshot.claims}
+    found = dict(known)
+    for action in actions:
+        if isinstance(action, Move) and (action.old, action.new) == (ClaimState.PROVING, ClaimState.READY):
+            claim = claims[action.claim_id]
+            found[claim.pool] = (*found.get(claim.pool, ()), snapshot.now - claim.created)[-BOOTS:]
     return found
 
 

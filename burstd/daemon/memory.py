@@ -37,6 +37,7 @@ class Memory:
     unbindable: dict[str, float] = field(default_factory=dict)
     tried_since: Mapping[str, float] = field(default_factory=dict)
     covered_since: Mapping[str, float] = field(default_factory=dict)
+    booted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     refusals: dict[Action, tuple[float, str]] = field(default_factory=dict)
 
     def rest(self, key: str, now: float, pause: float) -> None:
@@ -92,6 +93,7 @@ class Memory:
             unbindable=frozenset(job for job, at in self.unbindable.items() if now - at < UNBINDABLE_S),
             tried_since=dict(self.tried_since),
             covered_since=dict(self.covered_since),
+            booted=dict(self.booted),
         )
 
     def due(self, now: float) -> float:

@@ -8,8 +8,10 @@ from typing import Protocol
 
 import structlog
 
+from burstd.core import keeping
 from burstd.core.covered import covered_since, tried_since
 from burstd.core.decide import decide
+from burstd.core.inputs import booted
 from burstd.core.tuning import Tuning
 from burstd.daemon.executor import Executor
 from burstd.daemon.launcher import Launcher
@@ -129,6 +131,7 @@ class Reconciler:
             self.latest = (snapshot, plan)
             self._memory.tried_since = tried_since(self._memory.tried_since, snapshot, plan.target)
             self._memory.covered_since = covered_since(self._memory.covered_since, snapshot, plan.target)
+            self._memory.booted = booted(self._memory.booted, snapshot, plan.actions)
             changed += self._executor.apply(plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
             self._store.record_remarks(plan.remarks)
@@ -143,8 +146,9 @@ class Reconciler:
         ownerless = sorted({c.offer.provider for c in snapshot.claims} - snapshot.clouds.keys())
         failed += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         failed += self._stage.alarms() if self._stage is not None else []
+        failed += [kept] if (kept := keeping.alarm(snapshot, self.rules.tuning.keep_node_s)) else []
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
-        return 0.0 if changed else self._rest(snapshot)
+        return 0.0 if changed else self._rest(snapshot, plan.target.look_at)
 
     def _raise_alarm(self, alarm: str) -> None:
         if alarm and alarm != self.alarm:
@@ -187,14 +191,16 @@ class Reconciler:
         snapshot = self.observe()
         return snapshot, decide(snapshot, self.rules.policies, self.rules.tuning)
 
-    def _rest(self, snapshot: Snapshot) -> float:
-        """Until the next thing that no hint tells of."""
+    def _rest(self, snapshot: Snapshot, look_at: float) -> float:
+        """Until the next thing that no hint tells of; ``look_at``: when the next job begins to count."""
         now = self._clock.now()
         # Nobody tells when a node registers or a bound job starts.
         brisk = bool(snapshot.bound) or any(c.state in (ClaimState.PROVING, ClaimState.READY) for c in snapshot.claims)
         slurm = self._pace.slurm_fast_s if brisk else self._pace.tick_s if self.watching else self._pace.poll_s
         pins = min((pin.until for pin in snapshot.pins if pin.until is not None), default=float("inf"))
-        due = min(self._memory.due(now), self._observer.due(snapshot.claims), pins, self._stage_due, now + slurm)
+        due = min(
+            self._memory.due(now), self._observer.due(snapshot.claims), pins, self._stage_due, look_at, now + slurm
+        )  # fmt: skip
         return max(0.0, due - now)
 
     def reload(self, rules: Rules) -> None:

@@ -10,12 +10,12 @@ import pytest
 from burstd.core.covered import covered_since
 from burstd.core.decide import decide
 from burstd.core.explain import explain
-from burstd.core.inputs import boots
+from burstd.core.inputs import BOOTS, booted, boots
 from burstd.core.tuning import Tuning
 from burstd.model.claim import ClaimState as S
 from burstd.model.data import DataView, StageState
 from burstd.model.job import JobState
-from burstd.model.plan import MakeClaim
+from burstd.model.plan import MakeClaim, Move
 from burstd.model.snapshot import Progress
 
 from .worlds import NOW, claim, job, node, pool, said, target, wants, world
@@ -146,6 +146,15 @@ def test_how_long_nodes_take() -> None:
     )
     assert boots(seen) == {"cpu": [40.0, 45.0]}
     assert boots(replace(seen, progress=BOOTED)) == {"cpu": [40.0, 38.0, 300.0]}
+
+
+def test_boots_are_kept_in_mind() -> None:
+    proving = claim("cpu1", S.PROVING, created=NOW - 42)
+    seen = world(claims=(proving,))
+    ready = Move(proving.id, S.PROVING, S.READY, "slurmd registered with Slurm")
+    assert booted({"gpu": (9.0,)}, seen, [ready]) == {"gpu": (9.0,), "cpu": (42.0,)}
+    assert booted({}, seen, [replace(ready, old=S.CLOSING)]) == {}
+    assert booted({"cpu": (1.0,) * BOOTS}, seen, [ready])["cpu"] == (*(1.0,) * (BOOTS - 1), 42.0)
 
 
 def test_a_node_is_not_mistrusted_because_the_input_is_late() -> None:
