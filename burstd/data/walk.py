@@ -34,6 +34,14 @@ def is_pattern(source: str) -> bool:
     return any(c in source for c in "*?[")
 
 
+def fixed_part(source: str) -> str:
+    """The directory in which a source's entries lie: the source itself, of a pattern what is before its wildcards."""
+    if not is_pattern(source):
+        return source.rstrip("/")
+    parts = source.split("/")
+    return "/".join(parts[: next(i for i, part in enumerate(parts) if is_pattern(part))])
+
+
 class Walk:
     """One walk of one source. Raises OSError where the source itself is not to be had.
 

@@ -1,0 +1,67 @@
+"""Bytes per second, for a site and for each user, shared by all transfers of the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class TokenBucket:
+    """So many bytes a second on the average. A second's worth may go at once; what is larger waits for all of it."""
+
+    def __init__(self, bytes_per_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        if bytes_per_s <= 0:
+            raise ValueError("a rate is above 0")
+        self.bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = clock() - 1.0
+        """When all that was asked for will have gone."""
+
+    def reserve(self, size: int) -> float:
+        """Takes ``size`` bytes' time; seconds to wait before they may go."""
+        with self._lock:
+            now = self._clock()
+            begin = max(self._free_at, now - 1.0)
+            self._free_at = begin + size / self.bytes_per_s
+            return max(0.0, self._free_at - now)
+
+    def give_back(self, size: int) -> None:
+        """What was reserved does not go."""
+        with self._lock:
+            self._free_at -= size / self.bytes_per_s
+
+
+class Limits:
+    """Rates in bytes per second; None: no limit. ``lanes``: objects of one transfer that are sent side by side."""
+
+    def __init__(
+        self, *, site_bytes_s: float | None = None, user_bytes_s: float | None = None, lanes: int = 4
+    ) -> None:
+        self.lanes = lanes
+        self._site = TokenBucket(site_bytes_s) if site_bytes_s else None
+        self._user_rate = user_bytes_s
+        self._users: dict[int, TokenBucket] = {}
+        self._lock = threading.Lock()
+
+    def wait(self, uid: int, size: int, cancelled: threading.Event) -> bool:
+        """Until so many bytes of a user may go. False: cancelled, and nothing was used up."""
+        if self._site is None and self._user_rate is None:
+            return True
+        buckets = [bucket for bucket in (self._user(uid), self._site) if bucket is not None]
+        for at, bucket in enumerate(buckets):
+            # The user's own limit first: who waits for it uses nothing of the site's.
+            if cancelled.wait(bucket.reserve(size)):
+                for used in buckets[: at + 1]:
+                    used.give_back(size)
+                return False
+        return True
+
+    def _user(self, uid: int) -> TokenBucket | None:
+        if self._user_rate is None:
+            return None
+        with self._lock:
+            if uid not in self._users:
+                self._users[uid] = TokenBucket(self._user_rate)
+            return self._users[uid]

@@ -1,0 +1,478 @@
+"""One pass over a source: its entries in order, each with the pieces of objects that hold its content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from burstd.data.hands import Hand, HandError, Rows, printable
+from burstd.data.index import Identity
+from burstd.data.lanes import Lanes, Reading
+from burstd.data.manifest import Entry
+from burstd.data.pack import SMALL_BYTES, Pack
+from burstd.data.reading import (
+    TRIES,
+    Changed,
+    extents,
+    identity,
+    now_ns,
+    read_into,
+    read_small,
+    readable_facts,
+    settled,
+)
+from burstd.data.walk import fixed_part
+from burstd.model.data import Piece
+from burstd.model.stager import OBJECT_BYTES
+
+_WAITING = 40_000
+"""Entries that may wait for the end of a pack: about 30 MB."""
+_SEEN_AT_ONCE = 10_000
+
+
+class Again(Exception):
+    """What another transfer was to send did not come: another pass sends it."""
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A regular file of this pass. It waits for ``pack`` or for ``large``, if any."""
+
+    path: str
+    facts: os.stat_result
+    fd: int
+    content: bytes = b""
+    data: bytes = b""
+    pieces: tuple[Piece, ...] | None = None
+    pack: Pack | None = None
+    ours: bool = True
+    large: _Large | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Large:
+    """A large file whose objects are under way: per object its key and the (offset, length) pairs in the file's order."""
+
+    file: _File
+    parts: list[tuple[int, int, int]] = field(default_factory=list)
+    """(object's number or -1 for a hole, offset in the object, length)."""
+    keys: list[str] = field(default_factory=list)
+    left: int = 1
+    """Objects under way, and 1 while it is being read."""
+    failed: bool = False
+
+
+class Pass:
+    """Reads a source once and hands what is not in the store to the lanes. One thread; ``entries`` may be asked once."""
+
+    def __init__(self, lanes: Lanes, hand: Hand, source: str) -> None:
+        self.lanes = lanes
+        self.shared = lanes.shared
+        self.hand = hand
+        self.source = source
+        self.single = False
+        self.count = 0
+        self.size = 0
+        self.keys: set[str] = set()
+        """Objects that the entries name."""
+        self._pack = Pack()
+        self._queue: deque[_File | Entry] = deque()
+        self._saw: list[tuple[Identity, bytes]] = []
+        self._hard: dict[str, tuple[os.stat_result, int]] = {}
+        self._base = ""
+        self._readings: dict[Reading, tuple[str, Identity]] = {}
+        self._lock = lanes.shared.lock
+
+    def entries(self) -> Iterator[Entry]:
+        """The entries, in the order of the walk. Raises HandError, StagerError kinds, TransferCancelled, Again."""
+        walk = self.hand.walk(self.source)
+        try:
+            while True:
+                try:
+                    rows = next(walk)
+                except StopIteration as end:
+                    self.single = bool(end.value)
+                    break
+                self.lanes.check()
+                self._take(rows)
+                yield from self._ready(wait=len(self._queue) > _WAITING)
+            self._flush()
+            yield from self._ready(wait=True, all_of_them=True)
+        finally:
+            walk.close()  # type: ignore[attr-defined]
+            self._drop()
+
+    def _ready(self, *, wait: bool, all_of_them: bool = False) -> Iterator[Entry]:
+        """Entries from the head of the queue, as far as their keys are known."""
+        queue = self._queue
+        if wait:
+            self._flush()
+        while queue:
+            head = queue[0]
+            if isinstance(head, _File):
+                if head.pieces is None and not self._resolved(head, wait=wait):
+                    return
+                wait = wait and (all_of_them or len(queue) > _WAITING // 2)
+                entry = self._entry(head)
+            else:
+                entry = head
+            queue.popleft()
+            self.count += 1
+            yield entry
+
+    def _resolved(self, file: _File, *, wait: bool) -> bool:
+        if file.large is not None:
+            large = file.large
+            while large.left and wait:
+                self.lanes.check()
+                self.lanes.settle()
+            if large.left:
+                return False
+            if large.failed:
+                self.lanes.check()
+                raise Again
+            return True
+        pack = file.pack
+        assert pack is not None  # noqa: S101 - a small file has pieces or a pack
+        if not pack.ended.is_set():
+            if not wait:
+                return False
+            self.lanes.wait_for(pack.ended)
+        if pack.error is not None:
+            if file.ours:
+                raise pack.error
+            raise Again
+        if not file.ours and self.lanes.rely_on({pack.key}):
+            raise Again
+        offset, length = pack.contents[file.content]
+        file.pieces = (Piece(pack.key, offset, length),)
+        if not file.ours:
+            self.lanes.progress.done(length, hit=True)
+        return True
+
+    def _entry(self, file: _File) -> Entry:
+        facts = file.facts
+        self.size += facts.st_size
+        self.keys.update([p.key for p in file.pieces or () if p.key])
+        digest = file.content.hex() if len(file.content) == 32 else ""
+        return Entry(
+            os.fsencode(file.path), "f", facts.st_mode & 0o7777, facts.st_mtime_ns, facts.st_size,
+            pieces=file.pieces or (), digest=digest,
+        )  # fmt: skip
+
+    def _take(self, message: Rows) -> None:
+        """One message of the walk: its directories and links as they are, its files together."""
+        files: list[_File] = []
+        order: list[_File | Entry] = []
+        fds = iter(message.fds)
+        for row in message.rows:
+            try:
+                item = self._row(row, fds)
+            except (TypeError, ValueError, LookupError, AttributeError):
+                raise HandError("", 0, "the hand tells of entries that it cannot have seen") from None
+            if item is None:
+                continue
+            order.append(item)
+            if isinstance(item, _File):
+                files.append(item)
+                if item.facts.st_nlink > 1:
+                    self._hard[item.path] = (item.facts, item.facts.st_nlink - 1)
+        self.lanes.progress.walked(len(files), sum(f.facts.st_size for f in files))
+        self._contents(files)
+        self._queue.extend(order)
+
+    def _row(self, row: list[Any], fds: Iterator[int]) -> _File | Entry | None:
+        kind, path = row[0], row[1]
+        if path.startswith("/") or "/../" in f"/{path}/":
+            raise ValueError(path)
+        if kind == "f":
+            fd = next(fds, -1)
+            try:
+                return _File(path, readable_facts(fd), fd)
+            except OSError as error:
+                raise self._error(path, error.errno or 0, error.strerror or str(error)) from None
+        if kind == "d":
+            if not path:
+                self._base = fixed_part(self.source)
+            return Entry(os.fsencode(path), "d", int(row[2]), int(row[3]))
+        if kind == "l":
+            return Entry(os.fsencode(path), "l", int(row[3]), int(row[4]), target=os.fsencode(row[2]))
+        if kind == "h":
+            return self._hard_link(path, row[2])
+        if kind == "e":
+            raise self._error(path, int(row[2]), os.strerror(int(row[2])))
+        self.lanes.progress.leave_out(f"{printable(path)} was left out: {row[2]}")
+        return None
+
+    def _hard_link(self, path: str, earlier: str) -> Entry:
+        """The other names of a file are remembered until all have come."""
+        facts, left = self._hard.pop(earlier)
+        if left > 1:
+            self._hard[earlier] = (facts, left - 1)
+        return Entry(
+            os.fsencode(path), "f", facts.st_mode & 0o7777, facts.st_mtime_ns, facts.st_size, hard=os.fsencode(earlier)
+        )
+
+    def _error(self, path: str, number: int, what: str) -> HandError:
+        whole = f"{self._base}/{path}" if self._base and path else self.source
+        return HandError(whole, number, f"{printable(whole)}: {what}")
+
+    def _contents(self, files: list[_File]) -> None:
+        """Finds, reads and packs what these files hold."""
+        if not files:
+            return
+        index, lanes = self.shared.index, self.lanes
+        known = index.seen(lanes.uid, [identity(f.facts) for f in files])
+        for f in files:
+            f.content = known.get((f.facts.st_dev, f.facts.st_ino), b"")
+        self._look_up([f for f in files if f.content])
+        fresh = [f for f in files if f.pieces is None]
+        for f in fresh:
+            if f.facts.st_size <= SMALL_BYTES:
+                self._read(f)
+        # One that has grown meanwhile is no small file any more.
+        self._pack_all([f for f in fresh if f.facts.st_size <= SMALL_BYTES and f.pieces is None])
+        for f in fresh:
+            if f.facts.st_size > SMALL_BYTES:
+                self._send_large(f)
+        if len(self._saw) >= _SEEN_AT_ONCE:
+            self._note_seen()
+
+    def _look_up(self, files: list[_File]) -> None:
+        """Fills in the pieces of files whose content lies in the store."""
+        lanes = self.lanes
+        while files:
+            known = self.shared.index.pieces(lanes.store, lanes.prefix, list({f.content for f in files}))
+            if not known:
+                return
+            missing = lanes.rely_on({p.key for pieces in known.values() for p in pieces if p.key})
+            for f in files:
+                pieces = known.get(f.content)
+                if pieces is not None and not any(p.key in missing for p in pieces):
+                    f.pieces = pieces
+                    lanes.progress.done(f.facts.st_size, hit=True)
+            if not missing:
+                return
+            files = [f for f in files if f.pieces is None and f.content in known]
+
+    def _read(self, f: _File) -> None:
+        now = now_ns()
+        try:
+            f.data, f.facts = read_small(f.fd, f.facts)
+        except Changed:
+            raise self._error(f.path, 0, "changes while it is read; see that nothing writes it while it is staged") from None
+        except OSError as error:
+            raise self._error(f.path, error.errno or 0, error.strerror or str(error)) from None
+        if not f.data:
+            f.pieces = ()
+        f.content = hashlib.sha256(f.data).digest()
+        if settled(f.facts, now):
+            self._saw.append((identity(f.facts), f.content))
+
+    def _pack_all(self, files: list[_File]) -> None:
+        """Packs what is neither in the store nor in anybody's pack.
+
+        A content is in ``packing`` until it is in the index; so that none slips through between the two looks, they are
+        repeated where a pack has ended meanwhile.
+        """
+        full: list[Pack] = []
+        while files:
+            with self._lock:
+                ended = self.shared.packs_ended
+            self._look_up(files)
+            files = [f for f in files if f.pieces is None]
+            with self._lock:
+                if ended != self.shared.packs_ended:
+                    continue
+                for f in files:
+                    self._place(f, full)
+            break
+        for pack in full:
+            self._put_pack(pack)
+
+    def _place(self, f: _File, full: list[Pack]) -> None:
+        """Joins the pack that has this content, or adds it to ours. The lock is held."""
+        name = (self.lanes.prefix, f.content)
+        pack = self.shared.packing.get(name)
+        if pack is not None:
+            f.pack, f.ours = pack, pack is self._pack or pack in full
+            if f.ours:
+                self.lanes.progress.done(len(f.data), hit=True)
+        else:
+            if not self._pack.has_room(len(f.data)):
+                full.append(self._pack)
+                self._pack = Pack()
+            self._pack.add(f.content, f.data)
+            self.shared.packing[name] = f.pack = self._pack
+        f.data = b""
+
+    def _flush(self) -> None:
+        """Whoever waits for another must leave no pack open that the other may be waiting for."""
+        pack, self._pack = self._pack, Pack()
+        if pack.contents:
+            self._put_pack(pack)
+        self._note_seen()
+
+    def _put_pack(self, pack: Pack) -> None:
+        lanes = self.lanes
+
+        def ended(key: str, there: bool, error: BaseException | None) -> None:  # noqa: FBT001 - Ended
+            try:
+                if error is None:
+                    contents = {c: (Piece(key, offset, length),) for c, (offset, length) in pack.contents.items()}
+                    self.shared.index.add_contents(lanes.store, lanes.prefix, contents)
+                    lanes.progress.done(pack.size, hit=there)
+            except BaseException as caught:
+                error = caught
+                raise
+            finally:
+                self._end_pack(pack, key, error)
+
+        try:
+            lanes.put(pack.body(), ended)
+        except BaseException as error:
+            self._end_pack(pack, "", error)
+            raise
+
+    def _end_pack(self, pack: Pack, key: str, error: BaseException | None) -> None:
+        with self._lock:
+            for content in pack.contents:
+                self.shared.packing.pop((self.lanes.prefix, content), None)
+            self.shared.packs_ended += 1
+        pack.end(key, error)
+
+    def _send_large(self, f: _File) -> None:
+        """Reads a large file into objects, or waits for who is reading it."""
+        while True:
+            who = (self.lanes.prefix, identity(f.facts))
+            with self._lock:
+                other = self.shared.reading.get(who)
+                if other is None:
+                    mine = self.shared.reading[who] = Reading()
+                    self._readings[mine] = who
+                    break
+            self._flush()
+            self.lanes.wait_for(other.ended)
+            if other.content:
+                f.content = other.content
+                self._look_up([f])
+                if f.pieces is not None:
+                    if settled(f.facts, now_ns()):
+                        self._saw.append((identity(f.facts), f.content))
+                    return
+        for _ in range(TRIES):
+            f.large = large = _Large(f)
+            try:
+                now = now_ns()
+                self._cut(large, mine, whole=settled(f.facts, now))
+            except Changed:
+                large.failed = True
+                f.facts = os.fstat(f.fd)
+            except OSError as error:
+                large.failed = True
+                raise self._error(f.path, error.errno or 0, error.strerror or str(error)) from None
+            else:
+                return
+        raise self._error(f.path, 0, "changes while it is read; see that nothing writes it while it is staged")
+
+    def _cut(self, large: _Large, reading: Reading, *, whole: bool) -> None:
+        """Objects of data, one extent after the other; an object holds several where the file has holes."""
+        f, shared = large.file, self.shared
+        buffer = shared.buffer()
+        filled = 0
+        for offset, length, is_data in extents(f.fd, f.facts.st_size):
+            if not is_data:
+                large.parts.append((-1, 0, length))
+                self.lanes.progress.done(length, hit=False)
+                continue
+            at, end = offset, offset + length
+            while at < end:
+                count = min(end - at, OBJECT_BYTES - filled)
+                read_into(f.fd, memoryview(buffer)[filled : filled + count], at)
+                large.parts.append((len(large.keys), filled, count))
+                at += count
+                filled += count
+                if filled == OBJECT_BYTES:
+                    self._put_part(large, reading, buffer, filled, whole=whole)
+                    buffer, filled = shared.buffer(), 0
+        if identity(os.fstat(f.fd)) != identity(f.facts):
+            raise Changed
+        if filled:
+            self._put_part(large, reading, buffer, filled, whole=whole)
+        else:
+            shared.give_back(buffer)
+        self._part_ended(large, reading, whole=whole)
+
+    def _put_part(self, large: _Large, reading: Reading, buffer: bytearray, size: int, *, whole: bool) -> None:
+        number = len(large.keys)
+        large.keys.append("")
+        with self._lock:
+            large.left += 1
+
+        def ended(key: str, there: bool, error: BaseException | None) -> None:  # noqa: FBT001 - Ended
+            self.shared.give_back(buffer)
+            large.keys[number] = key
+            if error is None:
+                self.lanes.progress.done(size, hit=there)
+            else:
+                large.failed = True
+            self._part_ended(large, reading, whole=whole)
+
+        self.lanes.put(memoryview(buffer)[:size], ended)
+
+    def _part_ended(self, large: _Large, reading: Reading, *, whole: bool) -> None:
+        """The last that ends notes the file, for others who wait for it."""
+        with self._lock:
+            large.left -= 1
+            if large.left or large.failed:
+                return
+            large.left = 1
+        f, lanes = large.file, self.lanes
+        pieces = tuple(
+            Piece(large.keys[number] if number >= 0 else "", offset, length) for number, offset, length in large.parts
+        )
+        text = ";".join(f"{p.key},{p.offset},{p.length}" for p in pieces)
+        content = b"L" + hashlib.sha256(text.encode()).digest()
+        try:
+            self.shared.index.add_contents(lanes.store, lanes.prefix, {content: pieces})
+            if whole:
+                self.shared.index.saw(lanes.uid, [(identity(f.facts), content)])
+            f.content, f.pieces = content, pieces
+            with self._lock:
+                who = self._readings.get(reading)
+            if who is not None and who[1] == identity(f.facts):
+                # Else it changed since the others looked.
+                reading.content = content
+        except BaseException:
+            large.failed = True
+            raise
+        finally:
+            self._end_reading(reading)
+            with self._lock:
+                large.left = 0
+
+    def _end_reading(self, reading: Reading) -> None:
+        with self._lock:
+            who = self._readings.pop(reading, None)
+            if who is not None:
+                self.shared.reading.pop(who, None)
+        reading.ended.set()
+
+    def _note_seen(self) -> None:
+        saw, self._saw = self._saw, []
+        if saw:
+            self.shared.index.saw(self.lanes.uid, saw)
+
+    def _drop(self) -> None:
+        """At the end, however it came: nobody waits for this pass any more."""
+        self._note_seen()
+        pack, self._pack = self._pack, Pack()
+        if pack.contents:
+            self._end_pack(pack, "", Again())
+        self.lanes.settle()
+        for reading in list(self._readings):
+            self._end_reading(reading)
