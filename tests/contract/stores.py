@@ -49,7 +49,7 @@ class SshWorld(LineWorld):
 
     node: SshStore
     folder: Path
-    timeout_s: float = 3.0
+    timeout_s: float = 2.0
 
     def __post_init__(self) -> None:
         self.address = (self.node.address, self.node.port)
@@ -101,7 +101,7 @@ class S3World(LineWorld):
     server: S3Server
     bucket: str
     folder: Path
-    timeout_s: float = 3.0
+    timeout_s: float = 2.0
 
     def __post_init__(self) -> None:
         place = urlsplit(self.server.endpoint)
@@ -158,7 +158,7 @@ class SwiftWorld(LineWorld):
     server: SwiftServer
     container: str
     folder: Path
-    timeout_s: float = 3.0
+    timeout_s: float = 2.0
 
     def __post_init__(self) -> None:
         place = urlsplit(self.server.auth_url)

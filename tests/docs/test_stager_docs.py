@@ -1,0 +1,22 @@
+"""The world of docs/stager-authors.md, taken from the document, passes the suite as it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.lab.programs import PROJECT
+
+
+def test_the_world_of_the_guide_passes(tmp_path: Path) -> None:
+    text = (PROJECT / "docs" / "stager-authors.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "test_folder.py").write_text(block, encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_folder.py"]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert re.search(r"\b1\d passed", done.stdout), done.stdout
