@@ -41,8 +41,10 @@ class Conversation:
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def end(self) -> None:
-        """Nothing but the answer is said any more."""
-        self._over.set()
+        """How far it came is told once more; then nothing but the answer is said."""
+        if not self._over.is_set():
+            self._over.set()
+            self.say({"progress": {"bytes": self._bytes, "of": self._of}})
 
     def say(self, message: Message) -> None:
         """One line. Ends the process where nobody reads it."""

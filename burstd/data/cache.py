@@ -5,7 +5,7 @@ no user can put anything in another's way. ``DIGEST/jobs`` has a file for each j
 record; a mark whose record is gone counts for nothing.
 """
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH100, PTH102, PTH104, PTH108, PTH112, PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -193,12 +193,6 @@ class Entry:
         _write(f"{self.path}/jobs/{job}", record)
         self.touch(self.path)
 
-    def unmark(self, job: str) -> None:
-        """A job does not use it any more."""
-        with suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(f"{self.path}/jobs/{job}")
-            self.touch(self.path)
-
     def jobs(self) -> list[str]:
         """Those that use it."""
         using = []
@@ -230,6 +224,13 @@ class Entry:
                 remove_tree(gone)
         with suppress(FileNotFoundError):
             os.unlink(f"{self._user}/.lock-{self.digest}")
+
+
+def unmark(path: str, job: str) -> None:
+    """A job does not use the entry at ``path`` any more, up to now it did."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(f"{path}/jobs/{job}")
+        os.utime(f"{path}/used")
 
 
 def make_root_directories(path: str, mode: int) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from burstd.data.manifest import object_key
 from burstd.data.place import JobFolder
 from burstd.data.transports import Transport
-from burstd.data.userside import AgentFault, Message, Slots, UserSide
+from burstd.data.userside import STOPPED, AgentFault, Message, Slots, UserSide
 from burstd.model.stager import StagerError, StoreSpaceGone
 
 LANES = 4
@@ -102,7 +102,7 @@ def collect(request: Message, user: UserSide, transport: Transport, progress: Ca
         files = gather({"files": request["files"]}) if request["files"] else None
     except AgentFault as fault:
         putting.close()
-        raise putting.fault or fault from None
+        raise (putting.fault or fault) if fault.kind == STOPPED else fault from None
     finally:
         putting.close()
     if files is not None and not files["entries"]:

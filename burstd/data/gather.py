@@ -1,6 +1,6 @@
 """Reading a job's output with the rights that this process has: the child's part of collecting."""
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH114, PTH118
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from burstd.data.manifest import Entry, encode
 from burstd.data.pack import PACK_CONTENTS, SMALL_BYTES
-from burstd.data.userside import SLOTS, AgentFault, Line, Message, Slots
+from burstd.data.userside import SLOTS, STOPPED, AgentFault, Line, Message, Slots
 from burstd.data.walk import Row, Walk, is_pattern
 from burstd.model.data import Piece
 from burstd.model.stager import OBJECT_BYTES
@@ -96,7 +96,7 @@ class Outgoing:
         """Until one more is in the store."""
         message, _ = self._line.receive()
         if "stop" in message:
-            raise AgentFault("agent", "stopped")
+            raise AgentFault(STOPPED, "stopped")
         self._under_way.pop(message["slot"]).key = message["key"]
         self._free.append(message["slot"])
 

@@ -1,6 +1,6 @@
 """A job's input on a node: fetched into the cache, given to the job as links or copies, and put away afterwards."""
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH100, PTH102, PTH108, PTH116, PTH119, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from burstd.data.cache import Cache, Entry, make_root_directories, remove_tree
+from burstd.data.cache import Cache, Entry, make_root_directories, remove_tree, unmark
 from burstd.data.fetch import Fetch, pieces_of
 from burstd.data.transports import Transport
-from burstd.data.userside import AgentFault, Message, UserSide
+from burstd.data.userside import STOPPED, AgentFault, Message, UserSide
 from burstd.model.data import Piece
 
 
@@ -212,7 +212,7 @@ class Placing:
             )  # fmt: skip
         except AgentFault as fault:
             fetch.close()
-            raise fetch.fault or fault from None
+            raise (fetch.fault or fault) if fault.kind == STOPPED else fault from None
         finally:
             fetch.close()
             self._fetched += fetch.fetched
@@ -243,6 +243,5 @@ def clear(path: str, job: str) -> None:
         raise AgentFault("agent", f"{folder.path} is the folder of job {record['job']}, not of job {job}")
     remove_tree(folder.path)
     for entry in record["entries"]:
-        with suppress(FileNotFoundError):
-            os.unlink(f"{entry}/jobs/{job}")
+        unmark(entry, job)
     os.unlink(folder.record)

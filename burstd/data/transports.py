@@ -1,6 +1,6 @@
 """How an agent gets and puts objects: a folder that the node sees, URLs, or a storage node by ssh."""
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH102, PTH116
 
 from __future__ import annotations
 

@@ -23,6 +23,10 @@ _PACKET = 1 << 20
 Message = dict[str, Any]
 
 
+STOPPED = "stopped"
+"""Kind of the child's fault where it was told to give up: the reason is with who told it."""
+
+
 class AgentFault(Exception):
     """What the agent answers as its error: ``kind`` is one of store, space, damaged, rights, agent."""
 
@@ -144,6 +148,8 @@ def _serve(line: Line, slots: Slots, works: Mapping[str, Work]) -> None:
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
                 request, descriptors = line.receive()
+                if "do" not in request:
+                    continue  # meant for work that has failed meanwhile
                 try:
                     line.send({"ok": _do(line, slots, works, request, descriptors)})
                 except AgentFault as fault:

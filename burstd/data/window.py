@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from burstd.data.manifest import Entry
-from burstd.data.userside import AgentFault, Line, Message, Slots
+from burstd.data.userside import STOPPED, AgentFault, Line, Message, Slots
 
 _KEYS_AT_ONCE = 1000
 
@@ -62,7 +62,7 @@ class Objects:
         while left:
             message = waiting.pop() if waiting else self._line.receive()[0]
             if "stop" in message:
-                raise AgentFault("agent", "stopped")
+                raise AgentFault(STOPPED, "stopped")
             if message["window"] != window.number:
                 self._early.append(message)
                 continue

@@ -1,6 +1,6 @@
 """What the agent has done with the user's rights: each of these runs in the child."""
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH114, PTH118
 
 from __future__ import annotations
 
