@@ -80,8 +80,9 @@ class Conversation:
     def _listen(self) -> None:
         for line in sys.stdin:
             self._answers.put(line)
-        # The child sees the end of its line, and ends too.
-        os._exit(2)
+        if not self._over.is_set():
+            # The child sees the end of its line, and ends too.
+            os._exit(2)
 
 
 def main() -> int:
@@ -89,26 +90,25 @@ def main() -> int:
     os.umask(0o077)
     user = UserSide(WORKS)
     talk = Conversation()
+    answer: Message
     try:
         # Not before: the child is to have nothing of the request in its memory.
         request = json.loads(sys.stdin.readline())
         talk.begin()
         try:
-            done = _do(request, user, talk)
+            answer = {"done": _do(request, user, talk)}
         except StagerError as error:
             raise AgentFault("store", str(error)) from None
         except OSError as error:
             raise fault_of(error, f"{request['do']} of job {request['job']}") from None
     except AgentFault as fault:
-        talk.end()
         keys = {"keys": list(fault.keys)} if fault.keys else {}
-        talk.say({"error": str(fault), "kind": fault.kind, **keys})
-        return 1
+        answer = {"error": str(fault), "kind": fault.kind, **keys}
     finally:
         talk.end()
         user.close()
-    talk.say({"done": done})
-    return 0
+    talk.say(answer)
+    return 0 if "done" in answer else 1
 
 
 def _do(request: Message, user: UserSide, talk: Conversation) -> Message:
