@@ -34,6 +34,7 @@ from burstd.model.policy import Policy
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import SlurmView
+from burstd.node.prover import SshProver
 from burstd.settings import (
     Fault,
     Plugins,
@@ -119,10 +120,11 @@ def run(ready: Ready) -> None:
         workers = ThreadWorkers(wake, settings.daemon.workers)
         stack.callback(workers.close)
         hints = Hints(settings, make.commands(settings), clock, wake)
-        room = _staging(ready, stack, store, workers, clock, hints, lambda: reconciler.rules.pools)
+        prover = make.prover(settings, scheduler, clock)
+        room = _staging(ready, stack, store, workers, clock, hints, prover, lambda: reconciler.rules.pools)
         reconciler = Reconciler(
             cluster=settings.cluster, rules=rules(ready), pace=pace(settings), store=store, scheduler=scheduler,
-            providers=providers, prover=make.prover(settings, scheduler, clock), workers=workers, clock=clock,
+            providers=providers, prover=prover, workers=workers, clock=clock,
             user_data=make.user_data(settings), new_id=new_id, stage=room,
         )  # fmt: skip
         _run(ready, stack, _Parts(clock, store, wake, scheduler, workers, reconciler, hints, room))
@@ -135,16 +137,18 @@ def _staging(
     workers: ThreadWorkers,
     clock: SteadyClock,
     hints: Hints,
+    prover: SshProver,
     pools: Callable[[], Mapping[str, Pool]],
 ) -> StageRoom | None:
     """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
     if not ready.settings.staging.on:
         return None
     from burstd.daemon.stage.room import Around, StageRoom  # noqa: PLC0415
+    from burstd.node.agent import NodeAgent  # noqa: PLC0415
 
     settings = ready.settings
     around = Around(
-        store, workers, clock, make.commands(settings), make.agent(settings), pools, lambda: hints.slurm_uid
+        store, workers, clock, make.commands(settings), NodeAgent(prover.connect), pools, lambda: hints.slurm_uid
     )
     return StageRoom(settings, ready.resolved.stores[settings.staging.store], around, stack)
 

@@ -8,7 +8,6 @@ import structlog
 
 from burstd.model.clock import Clock
 from burstd.model.offer import Pool
-from burstd.model.prover import Prover
 from burstd.model.scheduler import Scheduler
 from burstd.node.hostkeys import Trust
 from burstd.node.keys import ensure_ssh_key
@@ -42,7 +41,7 @@ def scheduler(settings: Settings, clock: Clock) -> Scheduler:
     return chosen
 
 
-def prover(settings: Settings, slurm: Scheduler, clock: Clock) -> Prover:
+def prover(settings: Settings, slurm: Scheduler, clock: Clock) -> SshProver:
     """What makes machines into nodes; makes burstd's own ssh key at the first start."""
     ensure_ssh_key(settings.ssh_key)
     node = settings.node

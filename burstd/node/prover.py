@@ -100,6 +100,10 @@ class SshProver:
             options=site.slurmd_options, command=site.start_command,
         )  # fmt: skip
 
+    def connect(self, claim: Claim) -> Session:
+        """A session with the machine of a claim that has been proved. Raises NodeNotReady, NodeRefused."""
+        return self._connect(claim, None)
+
     def keep(self, claim_ids: Collection[str]) -> None:
         """Forgets the host keys of all claims but these, which live."""
         self._pins.keep(claim_ids)

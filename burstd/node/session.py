@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from burstd.node.keys import KeyUnusable
 # paramiko's threads log a traceback for every host that does not answer so far; all of it reaches us as exceptions.
 _CHANNEL = "burstd.node.transport"
 _OUTPUT_LIMIT = 1 << 20
+_LISTEN_S = 0.5
 _PUT = """
 set -eu
 umask 077
@@ -213,6 +215,17 @@ class Session:
         """Runs a POSIX sh script with arguments, in one round trip; otherwise as ``run``."""
         return self.run(["sh", "-c", text, "sh", *args], input=input, timeout_s=timeout_s)
 
+    def talk(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Talk:
+        """Starts a command as root and talks with it line by line. Raises ConnectionLost."""
+        words = argv if self._target.user == "root" else ["sudo", "-n", "--", *argv]
+        try:
+            channel = self._transport.open_session(timeout=timeout_s)
+            channel.exec_command(shlex.join(words))
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.close()
+            raise ConnectionLost(f"{self._target.address} hung up before it ran {argv[0]}: {error}") from None
+        return Talk(channel, self._target.address)
+
     def put(self, path: str, content: bytes, *, mode: int = 0o644, owner: str = "root:root") -> None:
         """Writes a file whole: it is there with all its content, mode and owner (``user:group``), or as before.
 
@@ -227,6 +240,70 @@ class Session:
     def close(self) -> None:
         """Hangs up; may be repeated."""
         self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Talk:
+    """A command that runs on a machine, to be spoken with. It ends, or loses its standard input, with ``close``."""
+
+    def __init__(self, channel: paramiko.Channel, address: str) -> None:
+        self._channel = channel
+        self._address = address
+        self._heard = b""
+
+    def say(self, line: bytes) -> None:
+        """Sends to its standard input. Raises ConnectionLost."""
+        try:
+            self._channel.settimeout(60.0)
+            self._channel.sendall(line)
+        except OSError as error:
+            raise ConnectionLost(f"{self._address} hung up in the middle: {error}") from None
+
+    def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
+        """The next line of its standard output; empty: it has ended; None: ``cancelled`` was set.
+
+        Raises CommandTimedOut where it says nothing for ``quiet_s``, ConnectionLost.
+        """
+        deadline = time.monotonic() + quiet_s
+        while b"\n" not in self._heard:
+            if cancelled.is_set():
+                return None
+            try:
+                self._channel.settimeout(_LISTEN_S)
+                piece = self._channel.recv(1 << 16)
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise CommandTimedOut(f"{self._address} was not heard for {quiet_s:.0f} s") from None
+                continue
+            except OSError as error:
+                raise ConnectionLost(f"{self._address} hung up in the middle: {error}") from None
+            if not piece:
+                if not self._channel.exit_status_ready() and not self._channel.get_transport().is_active():
+                    raise ConnectionLost(f"{self._address} hung up in the middle")
+                return b""
+            self._heard += piece
+            deadline = time.monotonic() + quiet_s
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line + b"\n"
+
+    def complaint(self) -> str:
+        """The end of what it wrote to its standard error."""
+        said = b""
+        while self._channel.recv_stderr_ready() and (piece := self._channel.recv_stderr(1 << 16)):
+            said += piece
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][-400:] if lines else "nothing was said"
+
+    def close(self) -> None:
+        """Ends the conversation."""
+        self._channel.close()
 
     def __enter__(self) -> Self:
         return self

@@ -296,6 +296,15 @@ class Site:
             raise RuntimeError(done.stderr.strip())
         return done.stdout.strip().split(";")[0]
 
+    def submit_script(self, script: str, words: str = "", user: str = "ada") -> str:
+        """``sbatch`` of a whole script, directives and all, from its standard input; the job's id."""
+        done = self.cluster.head.run(
+            ["sbatch", "--parsable", *words.split()], user=user, cwd=f"/home/{user}", input=script, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip())
+        return done.stdout.strip().split(";")[0]
+
     def job(self, job_id: str) -> dict[str, str]:
         """``scontrol show job`` of a job, or its first task, as words."""
         text = self.cluster.sh(f"scontrol -o show job {job_id}", check=False)

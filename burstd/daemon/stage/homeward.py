@@ -99,7 +99,7 @@ class Homeward:
             trip.warnings.append(f"nothing matched stage_out {wanted.pattern}")
 
     def _tree(self, trip: _Trip, tree: Tree, node: str, root: str, name: str, taken: dict[str, str]) -> None:
-        """``taken``: which node brought a path; another node's file of that path gets the node's name behind its own."""
+        """``taken``: which node brought a path; another node's file of that path gets its node's name too."""
 
         def free(path: str) -> str:
             first = taken.setdefault(path, node)

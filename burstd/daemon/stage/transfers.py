@@ -13,15 +13,17 @@ from burstd.daemon.stage.homeward import FILES, Homeward, applies
 from burstd.daemon.stage.places import DatasetSource, source, values
 from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
 from burstd.data.bringer import Stopped
+from burstd.data.copying import copy
 from burstd.data.hands import Account, Hand, HandError, account, printable
-from burstd.data.manifest import ManifestDamaged
+from burstd.data.index import StoredKey
+from burstd.data.manifest import ManifestDamaged, object_key
 from burstd.data.progress import Progress
-from burstd.data.sender import Sender, SendFailed, SendStopped
+from burstd.data.sender import Owner, Sender, TransferCancelled
 from burstd.model.claim import Claim
 from burstd.model.data import Access, Piece, StageIn, Staging, Tree
 from burstd.model.errors import NodeNotReady, NodeRefused
 from burstd.model.stager import Stager, StagerError, StoreBusy
-from burstd.node.agent import AgentError, NodeAgent
+from burstd.node.agent import AgentError, AgentStopped, NodeAgent
 from burstd.slurm.commands import Commands
 from burstd.slurm.job_facts import JobFacts, job_facts
 
@@ -87,7 +89,7 @@ class HeadTransfers:
 
                 task.meter.follow(so_far)
                 trees[asked.name] = tree = self._sender.send(
-                    hand, self._source(asked, task.job, who), uid=who.uid, account=task.job.account,
+                    hand, self._source(asked, task.job, who), owner=Owner(who.uid, task.job.account),
                     progress=progress, cancelled=task.cancelled,
                 )  # fmt: skip
                 size, sent, hits = size + tree.size, sent + progress.bytes_sent, hits + progress.bytes_hits
@@ -118,7 +120,7 @@ class HeadTransfers:
                 if asked.access is Access.READ_ONLY:
                     hand.symlink(f"{folder}/in", [(origin, asked.name, None)], job=task.job.job_id)
                 else:
-                    hand.copy(origin, f"{folder}/in", asked.name, job=task.job.job_id)
+                    copy(hand, origin, f"{folder}/in", asked.name, job=task.job.job_id, cancelled=task.cancelled)
 
     def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
         """See Transfers."""
@@ -183,13 +185,11 @@ class HeadTransfers:
         """Every error as one of Transfers'."""
         try:
             yield
-        except (Stopped, SendStopped):
+        except (Stopped, TransferCancelled):
             raise Cancelled("it was told to stop") from None
         except HandError as error:
             # A file that is not there or not readable needs its owner; a hand that died does not.
             raise StageFailed(str(error), again=error.errno == 0 or error.errno in _PASSING) from None
-        except SendFailed as error:
-            raise StageFailed(str(error), again=True) from None
         except StagerError as error:
             if task.cancelled.is_set():
                 raise Cancelled("it was told to stop") from None
@@ -219,6 +219,8 @@ class HeadTransfers:
                 if error.kind == "damaged":
                     self._forget_damaged(job, error.keys)
                 raise StageFailed(f"{claim.slot}: {error}", again=error.kind in ("store", "agent", "damaged")) from None
+            except AgentStopped:
+                raise Cancelled("it was told to stop") from None
             except (NodeNotReady, NodeRefused) as error:
                 if task.cancelled.is_set():
                     raise Cancelled("it was told to stop") from None
@@ -226,9 +228,9 @@ class HeadTransfers:
 
     def _forget_damaged(self, job: Staging, keys: Sequence[str]) -> None:
         """Objects whose content is not what their names say are removed: the next try sends or collects them again."""
-        prefixes = {tree.prefix for tree in (*job.trees.values(), *job.outputs.values())}
-        for prefix in prefixes:
-            self._sender.forget(prefix, keys)
+        for prefix in {tree.prefix for tree in (*job.trees.values(), *job.outputs.values())}:
+            self._stager.delete([object_key(prefix, key) for key in keys])
+            self._sender.index.forget([StoredKey(self._stager.name, prefix, key, 0) for key in keys])
 
     def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What an agent asks on the way."""

@@ -1,0 +1,119 @@
+"""burstd's agent on nodes: delivered once to each, asked over the ssh session that proved the node."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from burstd.data.bundle import agent_bundle
+from burstd.model.claim import Claim
+from burstd.model.errors import BurstdError
+from burstd.node.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from burstd.node.session import Session
+
+Message = dict[str, Any]
+FOLDER = "/var/lib/burst"
+QUIET_S = 60.0
+"""An agent at work says something every few seconds; one that was not heard for so long is given up."""
+# The whole program is there under its name, or it is not there.
+_DELIVER = """
+set -eu
+command -v python3 >/dev/null || exit 64
+umask 077
+mkdir -p "${1%/*}"
+[ -s "$1" ] && exit 0
+[ "$3" = look ] && exit 65
+new=$(mktemp "$1.XXXXXX")
+trap 'rm -f "$new"' EXIT
+cat >"$new"
+[ "$(wc -c <"$new")" -eq "$2" ] || exit 66
+mv -f "$new" "$1"
+"""
+
+
+class AgentError(BurstdError):
+    """The agent says why it could not do what it was asked. ``kind``: store, space, damaged, rights or agent.
+
+    ``keys``: of a damaged one, the objects whose content is not what their names say.
+    """
+
+    def __init__(self, kind: str, message: str, keys: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.keys = tuple(keys)
+
+
+class AgentStopped(BurstdError):
+    """It was told to stop; the agent ends with the connection."""
+
+
+class NodeAgent:
+    """Has agents on nodes do things. May be called from several threads. ``connect``: a session with a claim's node."""
+
+    def __init__(self, connect: Callable[[Claim], Session], folder: str = FOLDER) -> None:
+        self._connect = connect
+        self._bundle = agent_bundle()
+        digest = hashlib.sha256(self._bundle).hexdigest()
+        self._path = f"{folder}/agent-{digest[:16]}.pyz"
+
+    def run(
+        self,
+        claim: Claim,
+        request: Message,
+        *,
+        answer: Callable[[Message], Message],
+        progress: Callable[[Message], None],
+        cancelled: threading.Event,
+    ) -> Message:
+        """One request to the end; what the agent says is done. ``answer`` answers its questions.
+
+        Raises AgentError, AgentStopped, and NodeNotReady or NodeRefused where the node is not to be reached.
+        """
+        with self._connect(claim) as session:
+            self._deliver(session)
+            with session.talk(["python3", "-I", self._path]) as talk:
+                talk.say(json.dumps(request).encode() + b"\n")
+                while True:
+                    line = talk.hear(QUIET_S, cancelled)
+                    if line is None:
+                        raise AgentStopped("the agent was told to stop")
+                    if not line:
+                        raise AgentError("agent", f"the agent ended without a word: {talk.complaint()}")
+                    said: Message = _message(line)
+                    if "done" in said:
+                        done: Message = said["done"]
+                        return done
+                    if "error" in said:
+                        kind, keys = str(said.get("kind", "agent")), said.get("keys", ())
+                        raise AgentError(kind, str(said["error"]), keys)
+                    if "progress" in said:
+                        progress(said["progress"])
+                    else:
+                        talk.say(json.dumps(answer(said)).encode() + b"\n")
+
+    def _deliver(self, session: Session) -> None:
+        size = str(len(self._bundle))
+        done = session.script(_DELIVER, self._path, size, "look")
+        if done.rc == 65:
+            done = session.script(_DELIVER, self._path, size, "write", input=self._bundle)
+        if done.rc == 64:
+            raise AgentError("agent", "the node has no python3, which burstd's agent needs: add it to the image")
+        if done.rc != 0:
+            raise CommandFailed(
+                f"burstd's agent could not be put at {self._path}: {done.complaint}", rc=done.rc, err=done.err
+            )
+
+
+def _message(line: bytes) -> Message:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise AgentError("agent", f"the agent said something that is no answer: {line[:200]!r}")
+    return said
