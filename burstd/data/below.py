@@ -14,7 +14,7 @@ _COPY_AT_ONCE = 64 << 20
 
 
 class Below:
-    """Paths are relative to ``root``, without ``.`` and ``..``; ``""`` is the root itself. Raises OSError with the path.
+    """Paths are below ``root``, without ``.`` and ``..``; ``""`` is the root itself. Raises OSError.
 
     The root is followed where it is a symbolic link, and so is what leads to it: it is the user's own word.
     """
@@ -107,10 +107,10 @@ class Below:
 
     def sweep(self, path: str, job: str) -> int:
         """Removes a job's new files that were never finished from a directory; how many there were."""
-        prefix = temporary(job)[: -_RANDOM]
+        prefix = temporary(job)[:-_RANDOM]
         fd = self._directory(path)
         try:
-            found = [name for name in os.listdir(fd) if name.startswith(prefix) and len(name) == len(prefix) + _RANDOM]
+            found = [name for name in _listed(fd) if name.startswith(prefix) and len(name) == len(prefix) + _RANDOM]
             for name in found:
                 _gone(name, fd)
         finally:
@@ -142,7 +142,7 @@ class Below:
         Yields now and then the bytes of the files that are done. Directories that are there are gone into, files
         replaced.
         """
-        parent, name = source._parent(old)  # noqa: SLF001
+        parent, name = source._parent(old)
         facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if stat.S_ISDIR(facts.st_mode):
             yield from self._move_directory(source, old, path, facts, job)
@@ -150,11 +150,12 @@ class Below:
         try:
             here, new = self._parent(path)
             os.rename(name, new, src_dir_fd=parent, dst_dir_fd=here)
-            yield facts.st_size
-            return
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
+        else:
+            yield facts.st_size
+            return
         if stat.S_ISLNK(facts.st_mode):
             self.symlink(os.readlink(name, dir_fd=parent), path, facts.st_mtime_ns, job)
         elif stat.S_ISREG(facts.st_mode):
@@ -170,33 +171,34 @@ class Below:
             return
 
     def _move_directory(self, source: Below, old: str, path: str, facts: os.stat_result, job: str) -> Iterator[int]:
-        parent, name = source._parent(old)  # noqa: SLF001
+        parent, name = source._parent(old)
         if self.facts(path) is None:
             try:
                 here, new = self._parent(path)
                 os.rename(name, new, src_dir_fd=parent, dst_dir_fd=here)
-                yield 0
-                return
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
+            else:
+                yield 0
+                return
         self.make(path)
-        fd = source._directory(old)  # noqa: SLF001
+        fd = source._directory(old)
         try:
-            names = sorted(os.listdir(fd))
+            names = sorted(_listed(fd))
         finally:
             os.close(fd)
         for child in names:
             yield from self.move(source, f"{old}/{child}", f"{path}/{child}", job)
         self.settle(path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
-        parent, name = source._parent(old)  # noqa: SLF001
+        parent, name = source._parent(old)
         os.rmdir(name, dir_fd=parent)
 
     def _copy(self, fd: int, path: str, facts: os.stat_result, job: str) -> Iterator[int]:
         try:
             new, out = self.create(path, job)
             try:
-                yield from _copy_data(fd, out, facts.st_size)
+                yield from copy_data(fd, out, facts.st_size)
                 os.fsync(out)
             except BaseException:
                 self.remove(new)
@@ -240,7 +242,7 @@ class Below:
         if self._top < 0:
             self._top = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         above, _, name = path.rpartition("/")
-        if name in ("", ".", "..") or path.startswith("/"):
+        if not {"", ".", ".."}.isdisjoint(path.split("/")):
             raise OSError(errno.EINVAL, "is no path below its directory", path)
         if not above:
             return self._top, name
@@ -249,8 +251,6 @@ class Below:
             fd = self._top
             try:
                 for part in above.split("/"):
-                    if part in ("", ".", ".."):
-                        raise OSError(errno.EINVAL, "is no path below its directory", path)
                     deeper = os.open(part, _WAY, dir_fd=fd)
                     if fd != self._top:
                         os.close(fd)
@@ -276,6 +276,10 @@ def temporary(job: str) -> str:
     return f".burst-{job}-{os.urandom(_RANDOM // 2).hex()}"
 
 
+def _listed(directory: int) -> list[str]:
+    return os.listdir(directory)
+
+
 def _gone(name: str, directory: int) -> None:
     try:
         os.unlink(name, dir_fd=directory)
@@ -299,7 +303,7 @@ def _clear(parent: int, name: str) -> None:
     if fd < 0 or not os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True):
         fd = _unlocked(parent, name, fd)
     try:
-        for child in os.listdir(fd):
+        for child in _listed(fd):
             try:
                 os.unlink(child, dir_fd=fd)
             except IsADirectoryError:
@@ -330,7 +334,7 @@ def _unlocked(parent: int, name: str, fd: int) -> int:
     return fd
 
 
-def _copy_data(source: int, target: int, size: int) -> Iterator[int]:
+def copy_data(source: int, target: int, size: int) -> Iterator[int]:
     """Copies within the kernel where the file systems can, and keeps holes."""
     at = 0
     while at < size:

@@ -1,74 +1,62 @@
-"""A private copy of a source on the same machine, with its owner's rights: for jobs that run where their data is."""
+"""Copying a source on one machine, with holes, links, modes and times."""
 
 from __future__ import annotations
 
 import os
 import stat
-import threading
+from collections.abc import Iterator
+from typing import Any
 
-from burstd.data.bringer import Stopped
-from burstd.data.hands import Hand, HandError
-
-_AT_ONCE = 1 << 30
+from burstd.data.below import Below, copy_data
+from burstd.data.walk import Walk, fixed_part
 
 
-def copy(hand: Hand, source: str, root: str, name: str, *, job: str, cancelled: threading.Event) -> int:
-    """Copies a file, directory or pattern to ``root/name``, holes kept; returns its bytes. May be repeated.
-
-    A single file becomes ``root/name`` itself. Raises HandError, Stopped.
-    """
-    total = 0
-    single = _is_file(hand, source)
+def copy_source(walk: Walk, below: Below, path: str, job: str) -> Iterator[int]:
+    """Copies to ``path`` below a directory; yields the bytes of files as they are done. Raises OSError."""
     directories: list[tuple[str, int, int]] = []
-    if not single:
-        hand.make(root, [name])
-    for rows in hand.walk(source):
-        if cancelled.is_set():
-            raise Stopped("it was told to stop")
-        fds = iter(rows.fds)
-        for row in rows.rows:
-            kind = row[0]
-            path = name if single or not row[1] else f"{name}/{row[1]}"
-            match kind:
-                case "d":
-                    hand.make(root, [path])
-                    directories.append((path, row[2], row[3]))
-                case "f":
-                    total += _file(hand, next(fds), root, path, job)
-                case "h":
-                    hand.hardlink(root, [(f"{name}/{row[2]}", path)], job=job)
-                case "l":
-                    hand.symlink(root, [(row[2], path, row[4])], job=job)
-                case "e":
-                    raise HandError(path, row[2], f"{source}/{row[1]}: {os.strerror(row[2])}")
-                case _:
-                    pass
-    hand.settle(root, sorted(directories, key=lambda d: d[0].count("/"), reverse=True))
-    return total
+    for row, fd in walk:
+        kind, name, *rest = row
+        target = path if walk.single or not name else f"{path}/{name}"
+        try:
+            yield from _copy_one(str(kind), rest, fd, below, (path, target), job, directories)
+        except OSError as error:
+            whole = walk.source if walk.single else f"{fixed_part(walk.source)}/{name}"
+            raise OSError(error.errno, error.strerror, whole) from None
+        finally:
+            if fd >= 0:
+                os.close(fd)
+    for target, mode, mtime_ns in reversed(directories):
+        below.settle(target, mode, mtime_ns)
 
 
-def _is_file(hand: Hand, source: str) -> bool:
-    return hand.look(source, entries=1).single
-
-
-def _file(hand: Hand, origin: int, root: str, path: str, job: str) -> int:
-    facts = os.fstat(origin)
-    ((made, target),) = hand.create(root, [path], job=job)
-    try:
-        at = 0
-        while at < facts.st_size:
-            try:
-                at = os.lseek(origin, at, os.SEEK_DATA)
-                end = os.lseek(origin, at, os.SEEK_HOLE)
-            except OSError:  # ENXIO: nothing but a hole is left
-                break
-            while at < end:
-                moved = os.copy_file_range(origin, target, min(end - at, _AT_ONCE), at, at)
-                if not moved:
-                    break
-                at += moved
-        os.ftruncate(target, facts.st_size)
-    finally:
-        os.close(target)
-    hand.finish(root, [(made, path, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)])
-    return facts.st_size
+def _copy_one(
+    kind: str,
+    rest: list[Any],
+    fd: int,
+    below: Below,
+    paths: tuple[str, str],
+    job: str,
+    directories: list[tuple[str, int, int]],
+) -> Iterator[int]:
+    path, target = paths
+    if kind == "d":
+        below.make(target)
+        # The owner of the copy works in it.
+        directories.append((target, rest[0] | stat.S_IRWXU, rest[1]))
+    elif kind == "f":
+        facts = os.fstat(fd)
+        new, out = below.create(target, job)
+        try:
+            yield from copy_data(fd, out, facts.st_size)
+            below.finish(new, target, stat.S_IMODE(facts.st_mode) | stat.S_IWUSR, facts.st_mtime_ns)
+        except BaseException:
+            below.remove(new)
+            raise
+        finally:
+            os.close(out)
+    elif kind == "h":
+        below.hardlink(f"{path}/{rest[0]}", target, job)
+    elif kind == "l":
+        below.symlink(rest[0], target, rest[2], job)
+    elif kind == "e":
+        raise OSError(rest[0], os.strerror(rest[0]))

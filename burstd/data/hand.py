@@ -21,11 +21,12 @@ import pwd
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from burstd.data import passing
 from burstd.data.below import Below
+from burstd.data.copying import copy_source
 from burstd.data.passing import ConnectionEnded
 from burstd.data.walk import Walk, is_pattern
 
@@ -56,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
-        sys.stderr.write(f"burstd-hand: descriptor {fd} is no connection: {error.strerror}. burstd or systemd start it.\n")
+        sys.stderr.write(
+            f"burstd-hand: descriptor {fd} is no connection: {error.strerror}. burstd or systemd start it.\n"
+        )
         return 2
     os.set_inheritable(fd, False)
     sock.setblocking(True)
@@ -125,14 +128,15 @@ class Server:
             "make": lambda r: self._each(r, lambda b, path: b.make(path)),
             "create": self._create,
             "finish": lambda r: self._each(r, lambda b, row: b.finish(*row)),
-            "symlink": lambda r: self._each(r, lambda b, row: b.symlink(*row, r["job"])),
-            "hardlink": lambda r: self._each(r, lambda b, row: b.hardlink(*row, r["job"])),
+            "symlink": lambda r: self._each(r, lambda b, row: b.symlink(row[0], row[1], row[2], r["job"])),
+            "hardlink": lambda r: self._each(r, lambda b, row: b.hardlink(row[0], row[1], r["job"])),
             "settle": lambda r: self._each(r, lambda b, row: b.settle(*row)),
             "remove": lambda r: self._each(r, lambda b, path: b.remove(path)),
             "sweep": lambda r: self._each(r, lambda b, path: b.sweep(path, r["job"])),
             "facts": lambda r: self._each(r, _facts),
             "open": self._open,
             "move": self._move,
+            "copy": self._copy,
             "remove_tree": lambda r: self._each(r, lambda b, path: b.remove_tree(path)),
         }
 
@@ -285,18 +289,25 @@ class Server:
             _close(fds)
 
     def _move(self, request: Request) -> None:
-        below, source = self._below(request), Below(_expanded(request["from"]))
-        told = time.monotonic()
-        size = 0
+        source = Below(_expanded(request["from"]))
         try:
-            for count in below.move(source, request["source"], request["path"], request["job"]):
-                size += count
-                if time.monotonic() > told + 0.5:
-                    # Fails where burstd is gone, which ends a long copy.
-                    passing.send(self.sock, {"progress": size})
-                    told = time.monotonic()
+            self._count(self._below(request).move(source, request["source"], request["path"], request["job"]))
         finally:
             source.close()
+
+    def _copy(self, request: Request) -> None:
+        walk = Walk(_expanded(request["source"]))
+        self._count(copy_source(walk, self._below(request), request["path"], request["job"]))
+
+    def _count(self, counts: Iterator[int]) -> None:
+        told = time.monotonic()
+        size = 0
+        for count in counts:
+            size += count
+            if time.monotonic() > told + 0.5:
+                # Fails where burstd is gone, which ends a long copy.
+                passing.send(self.sock, {"progress": size})
+                told = time.monotonic()
         passing.send(self.sock, {"items": [size]})
 
 

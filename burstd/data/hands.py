@@ -9,7 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -48,7 +48,9 @@ def account(user: str | int) -> Account:
     try:
         entry = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
     except KeyError:
-        raise HandError("", errno.ENOENT, f"this machine has no account {user}: see that its users are known here") from None
+        raise HandError(
+            "", errno.ENOENT, f"this machine has no account {user}: see that its users are known here"
+        ) from None
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir)
 
@@ -132,7 +134,7 @@ class Hand:
                 self._child.wait()
             self._child = None
 
-    def walk(self, source: str) -> Iterator[Rows]:
+    def walk(self, source: str) -> Generator[Rows, None, bool]:
         """Entries of a file, directory or pattern in a stable order. The descriptors of a message are closed here.
 
         Returns (as the generator's value) whether the source is a single file.
@@ -155,7 +157,7 @@ class Hand:
         finally:
             if not ended:
                 self._stop()
-        return single  # noqa: B901 - the end of a walk tells what it was
+        return single
 
     def look(self, source: str, *, seconds: float = 2.0, entries: int = 100_000) -> Look:
         """What a source is, within a time and a number of entries. HandError: it is not there or not readable."""
@@ -204,7 +206,7 @@ class Hand:
         self._items({"do": "finish", "root": root}, items)
 
     def symlink(self, root: str, items: Sequence[tuple[str, str, int | None]], *, job: str) -> None:
-        """Makes symbolic links, replacing files and links: (target, path, mtime_ns). On premises: (source, name, None)."""
+        """Makes symbolic links, replacing files and links: (target, path, mtime_ns or None)."""
         self._items({"do": "symlink", "root": root, "job": job}, items)
 
     def hardlink(self, root: str, items: Sequence[tuple[str, str]], *, job: str) -> None:
@@ -232,7 +234,20 @@ class Hand:
 
         A file in its place is replaced, a directory gone into. A renamed directory counts 0.
         """
-        self._send({"do": "move", "from": source_root, "source": source, "root": root, "path": path, "job": job})
+        return self._counted(
+            {"do": "move", "from": source_root, "source": source, "root": root, "path": path, "job": job}
+        )
+
+    def copy(self, source: str, root: str, path: str, *, job: str) -> int:
+        """Copies a source (file, directory or pattern, as for a walk) to a path below ``root``. Bytes of its files.
+
+        What is there is replaced, what is in a directory beside it stays. Raises HandError for the first file that
+        cannot be read.
+        """
+        return self._counted({"do": "copy", "source": source, "root": root, "path": path, "job": job})
+
+    def _counted(self, request: dict[str, Any]) -> int:
+        self._send(request)
         while True:
             message = self._answer()
             if "progress" not in message:
@@ -262,11 +277,12 @@ class Hand:
         message, fds = self._receive()
         try:
             names = self._checked(message)["items"]
-            if len(names) != count or len(fds) != count:
-                raise HandError("", 0, "the hand did not open what it was asked to")
         except BaseException:
             _close(fds)
             raise
+        if len(names) != count or len(fds) != count:
+            _close(fds)
+            raise HandError("", 0, "the hand did not open what it was asked to")
         return names, fds
 
     def _checked(self, message: Any) -> dict[str, Any]:
@@ -351,7 +367,12 @@ def hand_of(who: Account, *, socket_path: Path | None = None, min_uid: int = 100
 
 def printable(path: str) -> str:
     """A path for people: control characters and bytes that are no UTF-8 escaped."""
-    return "".join(c if c.isprintable() else c.encode("utf-8", "surrogateescape").decode("latin-1").encode("unicode_escape").decode() for c in path)
+    return "".join(
+        c
+        if c.isprintable()
+        else c.encode("utf-8", "surrogateescape").decode("latin-1").encode("unicode_escape").decode()
+        for c in path
+    )
 
 
 def _close(fds: list[int]) -> None:

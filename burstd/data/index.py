@@ -6,46 +6,23 @@ A cache in an SQLite file of its own: where it is lost or damaged, files are rea
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from burstd.data.index_file import IndexFile
 from burstd.model.data import Piece, Tree
 
 _T = TypeVar("_T")
-VERSION = 1
-_SCHEMA = """
-create table objects (
-  id integer primary key, store text not null, prefix text not null, key blob not null, size integer not null,
-  used real not null, there integer not null, unique (store, prefix, key));
-create table contents (
-  store text not null, prefix text not null, content blob not null, pieces blob not null,
-  primary key (store, prefix, content)) without rowid;
-create table holds (object integer not null, content blob not null, primary key (object, content)) without rowid;
-create table seen (
-  uid integer not null, dev integer not null, ino integer not null, size integer not null, mtime integer not null,
-  ctime integer not null, content blob not null, used real not null, primary key (uid, dev, ino)) without rowid;
-create table trees (
-  id integer primary key, store text not null, prefix text not null, digest text not null, manifest text not null,
-  entries integer not null, size integer not null, single integer not null, uid integer not null, account text not null,
-  source text not null, bytes integer not null, made real not null, used real not null,
-  unique (store, prefix, digest, uid));
-create table tree_objects (tree integer not null, object integer not null, primary key (tree, object)) without rowid;
-create index objects_of_tree on tree_objects (object);
-"""
 _PIECE = struct.Struct("<32sQQ")
 _NO_KEY = bytes(32)
 _AT_ONCE = 400
-
-log = logging.getLogger(__name__)
 
 
 class Identity(NamedTuple):
@@ -102,16 +79,17 @@ class Index:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._lock = threading.RLock()
+        self._file = IndexFile(path)
+        self._lock = self._file.lock
+        self._rows = self._file.rows
+        self._writing = self._file.writing
         self._held: Counter[tuple[str, str, str]] = Counter()
         self._going: set[tuple[str, str, str]] = set()
         self._gone = threading.Condition(self._lock)
-        self._db = self._open()
 
     def close(self) -> None:
         """Closes the file."""
-        with self._lock:
-            self._db.close()
+        self._file.close()
 
     # What the sender asks.
 
@@ -122,16 +100,17 @@ class Index:
         """
         found: dict[tuple[int, int], bytes] = {}
         asked = {(f.dev, _signed(f.ino)): f for f in files}
-        for part in _portions(list(asked)):
-            marks = ",".join(["(?,?)"] * len(part))
-            rows = self._rows(
-                f"select dev, ino, size, mtime, ctime, content from seen where uid = ? and (dev, ino) in (values {marks})",  # noqa: S608
-                [uid, *(n for pair in part for n in pair)],
-            )
-            for dev, ino, size, mtime, ctime, content in rows:
-                f = asked[dev, ino]
-                if (size, mtime, ctime) == (f.size, f.mtime_ns, f.ctime_ns):
-                    found[f.dev, f.ino] = content
+        for dev in {f.dev for f in files}:
+            for part in _portions([ino for on, ino in asked if on == dev]):
+                marks = ",".join("?" * len(part))
+                rows = self._rows(
+                    f"select ino, size, mtime, ctime, content from seen where uid = ? and dev = ? and ino in ({marks})",
+                    [uid, dev, *part],
+                )
+                for ino, size, mtime, ctime, content in rows:
+                    f = asked[dev, ino]
+                    if (size, mtime, ctime) == (f.size, f.mtime_ns, f.ctime_ns):
+                        found[f.dev, f.ino] = content
         return found
 
     def pieces(self, store: str, prefix: str, contents: Sequence[bytes]) -> dict[bytes, tuple[Piece, ...]]:
@@ -149,50 +128,58 @@ class Index:
 
     def there(self, store: str, prefix: str, keys: Sequence[str]) -> dict[str, int]:
         """Of these objects, those that are in the store as far as is known, with their sizes in bytes."""
+        found = self._of(store, prefix, keys, "there and")
+        with self._lock:
+            return {key: size for key, size in found.items() if (store, prefix, key) not in self._going}
+
+    def _of(self, store: str, prefix: str, keys: Sequence[str], which: str) -> dict[str, int]:
         found: dict[str, int] = {}
         for part in _portions(keys):
             marks = ",".join("?" * len(part))
             rows = self._rows(
-                f"select key, size from objects where there and store = ? and prefix = ? and key in ({marks})",  # noqa: S608
+                f"select key, size from objects where {which} store = ? and prefix = ? and key in ({marks})",  # noqa: S608
                 [store, prefix, *map(bytes.fromhex, part)],
             )
             found.update((key.hex(), size) for key, size in rows)
-        with self._lock:
-            return {key: size for key, size in found.items() if (store, prefix, key) not in self._going}
+        return found
 
     def sending(self, store: str, prefix: str, key: str, size: int) -> None:
         """An object is about to be put; a record that stays so tells of a put that may not have ended."""
-        with self._writing():
-            self._db.execute(
+        with self._writing() as db:
+            db.execute(
                 "insert into objects (store, prefix, key, size, used, there) values (?, ?, ?, ?, ?, 0)"
                 " on conflict do update set used = excluded.used",
                 (store, prefix, bytes.fromhex(key), size, time.time()),
             )
 
     def put(
-        self, store: str, prefix: str, objects: Mapping[str, int], contents: Mapping[bytes, Sequence[Piece]] | None = None
+        self,
+        store: str,
+        prefix: str,
+        objects: Mapping[str, int],
+        contents: Mapping[bytes, Sequence[Piece]] | None = None,
     ) -> None:
         """Objects (key -> size) are in the store, and with them these contents."""
         now = time.time()
-        with self._writing():
-            self._db.executemany(
+        with self._writing() as db:
+            db.executemany(
                 "insert into objects (store, prefix, key, size, used, there) values (?, ?, ?, ?, ?, 1)"
                 " on conflict do update set there = 1, used = excluded.used",
                 [(store, prefix, bytes.fromhex(key), size, now) for key, size in objects.items()],
             )
             if contents:
-                self._add_contents(store, prefix, contents)
+                _add_contents(db, store, prefix, contents)
 
     def add_contents(self, store: str, prefix: str, contents: Mapping[bytes, Sequence[Piece]]) -> None:
         """Contents lie in objects that are there."""
-        with self._writing():
-            self._add_contents(store, prefix, contents)
+        with self._writing() as db:
+            _add_contents(db, store, prefix, contents)
 
     def saw(self, uid: int, files: Iterable[tuple[Identity, bytes]]) -> None:
         """These files of a user have these contents."""
         now = time.time()
-        with self._writing():
-            self._db.executemany(
+        with self._writing() as db:
+            db.executemany(
                 "replace into seen values (?, ?, ?, ?, ?, ?, ?, ?)",
                 [(uid, f.dev, _signed(f.ino), f.size, f.mtime_ns, f.ctime_ns, content, now) for f, content in files],
             )
@@ -224,25 +211,28 @@ class Index:
         """A tree is whole in the store; ``keys``: all of its objects, those of its manifest included."""
         now = time.time()
         manifest = json.dumps([[p.key, p.offset, p.length] for p in tree.manifest])
-        with self._writing():
-            (row,) = self._db.execute(
-                "insert into trees (store, prefix, digest, manifest, entries, size, single, uid, account, source, bytes,"
-                " made, used) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)"
+        with self._writing() as db:
+            (row,) = db.execute(
+                "insert into trees (store, prefix, digest, manifest, entries, size, single, uid, account, source,"
+                " bytes, made, used) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)"
                 " on conflict do update set used = excluded.used, account = excluded.account, source = excluded.source"
                 " returning id",
-                (store, tree.prefix, tree.digest, manifest, tree.entries, tree.size, tree.single, uid, account, source)
-                + (now, now),
+                (
+                    *(store, tree.prefix, tree.digest, manifest, tree.entries, tree.size, tree.single),
+                    *(uid, account, source, now, now),
+                ),
             ).fetchone()
-            self._db.executemany(
-                "insert or ignore into tree_objects select ?, id from objects where store = ? and prefix = ? and key = ?",
+            db.executemany(
+                "insert or ignore into tree_objects"
+                " select ?, id from objects where store = ? and prefix = ? and key = ?",
                 [(row, store, tree.prefix, bytes.fromhex(key)) for key in set(keys)],
             )
-            self._db.execute(
+            db.execute(
                 "update trees set bytes = (select coalesce(sum(o.size), 0) from tree_objects t join objects o"
                 " on o.id = t.object where t.tree = trees.id) where id = ?",
                 (row,),
             )
-            self._db.execute(
+            db.execute(
                 "update objects set used = ? where id in (select object from tree_objects where tree = ?)", (now, row)
             )
 
@@ -257,8 +247,8 @@ class Index:
 
     def use_tree(self, store: str, tree: Tree) -> None:
         """A job uses it now."""
-        with self._writing():
-            self._db.execute(
+        with self._writing() as db:
+            db.execute(
                 "update trees set used = ? where store = ? and prefix = ? and digest = ?",
                 (time.time(), store, tree.prefix, tree.digest),
             )
@@ -274,12 +264,12 @@ class Index:
 
     def forget_tree(self, store: str, tree: Tree) -> None:
         """It is needed no more (by any user); its objects that no other tree uses become unreferenced."""
-        with self._writing():
-            ids = self._db.execute(
+        with self._writing() as db:
+            ids = db.execute(
                 "select id from trees where store = ? and prefix = ? and digest = ?", (store, tree.prefix, tree.digest)
             ).fetchall()
-            self._db.executemany("delete from tree_objects where tree = ?", ids)
-            self._db.executemany("delete from trees where id = ?", ids)
+            db.executemany("delete from tree_objects where tree = ?", ids)
+            db.executemany("delete from trees where id = ?", ids)
 
     def usage_by_uid(self, store: str | None = None) -> dict[int, int]:
         """User -> bytes of objects in the trees that he staged; what several staged counts for each."""
@@ -297,7 +287,7 @@ class Index:
     # Eviction: take, delete from the store, then forget (or keep, where the store failed).
 
     def unreferenced(self, store: str, *, unused_s: float = 0.0, limit: int = 1000) -> list[StoredKey]:
-        """Takes objects of no tree and of no transfer, unused for so long: no sender trusts or puts them until forgotten.
+        """Takes objects of no tree and of no transfer, unused for so long: no sender touches them until forgotten.
 
         Objects whose put never ended are among them: they may or may not be in the store.
         """
@@ -317,6 +307,20 @@ class Index:
             self._going.update((t.store, t.prefix, t.key) for t in taken)
             return taken
 
+    def strays(self, store: str, prefix: str, objects: Mapping[str, int]) -> list[StoredKey]:
+        """Takes, of objects found in the store (key -> size), those of which nothing is known here and nobody sends."""
+        with self._lock:
+            known = self._of(store, prefix, list(objects), "")
+            taken = [
+                StoredKey(store, prefix, key, size)
+                for key, size in objects.items()
+                if key not in known
+                and (store, prefix, key) not in self._held
+                and (store, prefix, key) not in self._going
+            ]
+            self._going.update((t.store, t.prefix, t.key) for t in taken)
+            return taken
+
     def forget(self, objects: Iterable[StoredKey]) -> None:
         """These objects are in the store no more, and no content or tree can be had from them."""
         self._forget([(o.store, o.prefix, bytes.fromhex(o.key)) for o in objects])
@@ -326,23 +330,23 @@ class Index:
         self._forget([(store, prefix, bytes.fromhex(key)) for key in keys])
 
     def _forget(self, names: Sequence[tuple[str, str, bytes]]) -> None:
-        with self._writing():
+        with self._writing() as db:
             for store, prefix, key in names:
-                found = self._db.execute(
+                found = db.execute(
                     "select id from objects where store = ? and prefix = ? and key = ?", (store, prefix, key)
                 ).fetchone()
                 if found is None:
                     continue
-                self._db.execute(
+                db.execute(
                     "delete from contents where store = ? and prefix = ? and content in"
                     " (select content from holds where object = ?)",
                     (store, prefix, *found),
                 )
-                self._db.execute("delete from holds where object = ?", found)
-                trees = self._db.execute("select tree from tree_objects where object = ?", found).fetchall()
-                self._db.executemany("delete from tree_objects where tree = ?", trees)
-                self._db.executemany("delete from trees where id = ?", trees)
-                self._db.execute("delete from objects where id = ?", found)
+                db.execute("delete from holds where object = ?", found)
+                trees = db.execute("select tree from tree_objects where object = ?", found).fetchall()
+                db.executemany("delete from tree_objects where tree = ?", trees)
+                db.executemany("delete from trees where id = ?", trees)
+                db.execute("delete from objects where id = ?", found)
         self._let_go(names)
 
     def keep(self, objects: Iterable[StoredKey]) -> None:
@@ -351,91 +355,41 @@ class Index:
 
     def forget_seen(self, unused_s: float) -> int:
         """Drops what is known of files that were last read so long ago; how many."""
-        with self._writing():
-            return self._db.execute("delete from seen where used < ?", (time.time() - unused_s,)).rowcount
+        with self._writing() as db:
+            return db.execute("delete from seen where used < ?", (time.time() - unused_s,)).rowcount
 
     def _let_go(self, names: Iterable[tuple[str, str, bytes]]) -> None:
         with self._gone:
             self._going.difference_update((store, prefix, key.hex()) for store, prefix, key in names)
             self._gone.notify_all()
 
-    def _usage(self, column: str, store: str | None) -> list[tuple[object, int]]:
+    def _usage(self, column: str, store: str | None) -> list[tuple[Any, int]]:
         return [
-            (who, total)
+            (who, int(total))
             for who, total in self._rows(
                 f"select who, sum(size) from (select distinct t.{column} as who, o.id, o.size as size from trees t"  # noqa: S608
-                " join tree_objects x on x.tree = t.id join objects o on o.id = x.object where ? is null or t.store = ?)"
-                " group by who",
+                " join tree_objects x on x.tree = t.id join objects o on o.id = x.object"
+                " where ? is null or t.store = ?) group by who",
                 [store, store],
             )
         ]
 
-    def _add_contents(self, store: str, prefix: str, contents: Mapping[bytes, Sequence[Piece]]) -> None:
-        ids = {
-            key: self._db.execute(
-                "select id from objects where store = ? and prefix = ? and key = ?", (store, prefix, bytes.fromhex(key))
-            ).fetchone()[0]
-            for key in {p.key for pieces in contents.values() for p in pieces if p.key}
-        }
-        self._db.executemany(
-            "replace into contents values (?, ?, ?, ?)",
-            [(store, prefix, content, pack_pieces(pieces)) for content, pieces in contents.items()],
-        )
-        self._db.executemany(
-            "insert or ignore into holds values (?, ?)",
-            [(ids[p.key], content) for content, pieces in contents.items() for p in pieces if p.key],
-        )
 
-    def _rows(self, sql: str, values: Sequence[object]) -> list[Any]:
-        with self._lock:
-            return self._db.execute(sql, tuple(values)).fetchall()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with self._lock:
-            self._db.execute("begin immediate")
-            try:
-                yield
-            except BaseException:
-                self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
-
-    def _open(self) -> sqlite3.Connection:
-        if self.path is None:
-            return self._begin(":memory:")
-        fault = ""
-        try:
-            db = self._connect(str(self.path))
-            (version,) = db.execute("pragma user_version").fetchone()
-            if version == VERSION and db.execute("pragma quick_check(1)").fetchone() == ("ok",):
-                return db
-            empty = version == 0 and not db.execute("select 1 from sqlite_master").fetchall()
-            fault = "" if empty else "is of another version" if version != VERSION else "is damaged"
-            db.close()
-        except sqlite3.DatabaseError as error:
-            fault = f"cannot be read: {error}"
-        if fault:
-            aside = self.path.with_name(self.path.name + ".aside")
-            log.warning("the index %s %s; it is set aside as %s and begun anew", self.path, fault, aside.name)
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-            self.path.replace(aside)
-        return self._begin(str(self.path))
-
-    def _begin(self, name: str) -> sqlite3.Connection:
-        db = self._connect(name)
-        db.executescript(f"begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
-        return db
-
-    @staticmethod
-    def _connect(name: str) -> sqlite3.Connection:
-        db = sqlite3.connect(name, timeout=10, isolation_level=None, check_same_thread=False)
-        db.execute("pragma journal_mode = wal")
-        # What a power cut takes is asked of the store again.
-        db.execute("pragma synchronous = normal")
-        db.execute("pragma cache_size = -32000")
-        return db
+def _add_contents(db: sqlite3.Connection, store: str, prefix: str, contents: Mapping[bytes, Sequence[Piece]]) -> None:
+    ids = {
+        key: db.execute(
+            "select id from objects where store = ? and prefix = ? and key = ?", (store, prefix, bytes.fromhex(key))
+        ).fetchone()[0]
+        for key in {p.key for pieces in contents.values() for p in pieces if p.key}
+    }
+    db.executemany(
+        "replace into contents values (?, ?, ?, ?)",
+        [(store, prefix, content, pack_pieces(pieces)) for content, pieces in contents.items()],
+    )
+    db.executemany(
+        "insert or ignore into holds values (?, ?)",
+        [(ids[p.key], content) for content, pieces in contents.items() for p in pieces if p.key],
+    )
 
 
 def _signed(number: int) -> int:

@@ -37,6 +37,8 @@ class Reading:
     ended: threading.Event = field(default_factory=threading.Event)
     content: bytes = b""
     """Its name in the index, where all went well."""
+    whole: bool = False
+    """Its identity tells of this content for good."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Shared:
     """Small contents that lie in a pack which has not ended, by prefix and content."""
     packs_ended: int = 0
     reading: dict[tuple[str, Identity], Reading] = field(default_factory=dict)
-    """Large files that are being read, by prefix. Whoever asks has the file open, so that the numbers are this file's."""
+    """Large files that are being read, by prefix. Whoever asks has the file open: the numbers are this file's."""
     spare: list[bytearray] = field(default_factory=list)
 
     def buffer(self) -> bytearray:

@@ -36,9 +36,7 @@ class TokenBucket:
 class Limits:
     """Rates in bytes per second; None: no limit. ``lanes``: objects of one transfer that are sent side by side."""
 
-    def __init__(
-        self, *, site_bytes_s: float | None = None, user_bytes_s: float | None = None, lanes: int = 4
-    ) -> None:
+    def __init__(self, *, site_bytes_s: float | None = None, user_bytes_s: float | None = None, lanes: int = 4) -> None:
         self.lanes = lanes
         self._site = TokenBucket(site_bytes_s) if site_bytes_s else None
         self._user_rate = user_bytes_s

@@ -43,21 +43,10 @@ def receive(sock: socket.socket) -> tuple[Any, list[int]]:
     """The next message and its descriptors, which are the caller's to close. Raises ConnectionEnded."""
     fds: list[int] = []
     try:
-        head = b""
-        while len(head) < _HEAD.size:
-            part, controls, flags, _ = sock.recvmsg(_HEAD.size - len(head), _ROOM, socket.MSG_CMSG_CLOEXEC)
-            for level, kind, data in controls:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    fds += array.array("i", data[: len(data) - len(data) % 4])
-            if flags & socket.MSG_CTRUNC:
-                raise ConnectionEnded("descriptors were lost: raise the limit of open files (LimitNOFILE=)")
-            if not part:
-                raise ConnectionEnded("the other end is gone")
-            head += part
-        length, count = _HEAD.unpack(head)
-        if count != len(fds) or length > MESSAGE_BYTES:
-            raise ConnectionEnded("the other end does not speak as it should")
-        return json.loads(_exactly(sock, length)), fds
+        length, count = _head(sock, fds)
+        text = _exactly(sock, length)
+        if count == len(fds):
+            return json.loads(text), fds
     except BaseException as error:
         for fd in fds:
             os.close(fd)
@@ -66,6 +55,28 @@ def receive(sock: socket.socket) -> tuple[Any, list[int]]:
         if isinstance(error, ValueError | RecursionError):
             raise ConnectionEnded("the other end does not speak as it should") from None
         raise
+    for fd in fds:
+        os.close(fd)
+    raise ConnectionEnded("the other end does not speak as it should")
+
+
+def _head(sock: socket.socket, fds: list[int]) -> tuple[int, int]:
+    """Length and number of descriptors of the next message; the descriptors come into ``fds``."""
+    head = b""
+    while len(head) < _HEAD.size:
+        part, controls, flags, _ = sock.recvmsg(_HEAD.size - len(head), _ROOM, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in controls:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds += array.array("i", data[: len(data) - len(data) % 4])
+        if flags & socket.MSG_CTRUNC:
+            raise ConnectionEnded("descriptors were lost: raise the limit of open files (LimitNOFILE=)")
+        if not part:
+            raise ConnectionEnded("the other end is gone")
+        head += part
+    length, count = _HEAD.unpack(head)
+    if length > MESSAGE_BYTES:
+        raise ConnectionEnded("the other end does not speak as it should")
+    return length, count
 
 
 def _exactly(sock: socket.socket, length: int) -> bytearray:

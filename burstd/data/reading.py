@@ -50,9 +50,8 @@ def read_small(fd: int, facts: os.stat_result) -> tuple[bytes, os.stat_result]:
     for _ in range(TRIES):
         data = os.pread(fd, facts.st_size + 1, 0)
         after = os.fstat(fd)
-        if len(data) == facts.st_size == after.st_size and after.st_mtime_ns == facts.st_mtime_ns:
-            if after.st_ctime_ns == facts.st_ctime_ns:
-                return data, facts
+        if len(data) == facts.st_size and identity(after) == identity(facts):
+            return data, facts
         # Not at once: who writes it shall get on.
         facts = after
         if facts.st_size > 64 << 20:

@@ -40,7 +40,7 @@ class _Leader:
 
 
 class Sender:
-    """Sends to one store. For all threads of the process; there is one for a store, with whose index nobody else sends."""
+    """Sends to one store. For all threads of the process; there is one for each store and index."""
 
     def __init__(self, index: Index, stager: Stager, limits: Limits | None = None) -> None:
         self.index = index
@@ -81,7 +81,7 @@ class Sender:
                 if tree is not None:
                     return tree
             raise StoreBusy(
-                f"{self.stager.name}: objects that were put are missing again and again; see that nothing else deletes there"
+                f"{self.stager.name}: objects are missing again and again; see that nothing else deletes there"
             )
         finally:
             if leader is None:
@@ -105,7 +105,7 @@ class Sender:
         keys: dict[int, str] = {}
 
         def put(number: int, body: bytes) -> None:
-            def ended(key: str, there: bool, error: BaseException | None) -> None:  # noqa: FBT001, ARG001 - Ended
+            def ended(key: str, there: bool, error: BaseException | None) -> None:  # noqa: ARG001 - Ended
                 keys[number] = key
 
             lanes.put(body, ended)
@@ -138,6 +138,11 @@ class Sender:
         manifest = tuple(Piece(keys[number], 0, size) for number, size in enumerate(sizes))
         tree = Tree(lanes.prefix, digest.hexdigest(), manifest, this.count, this.size, single=this.single)
         self.index.add_tree(
-            self.stager.name, tree, this.keys | set(keys.values()), uid=owner.uid, account=owner.account, source=os.fspath(source)
+            self.stager.name,
+            tree,
+            this.keys | set(keys.values()),
+            uid=owner.uid,
+            account=owner.account,
+            source=os.fspath(source),
         )
         return tree

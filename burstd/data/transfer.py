@@ -6,68 +6,32 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from burstd.data.hands import Hand, HandError, Rows, printable
 from burstd.data.index import Identity
-from burstd.data.lanes import Lanes, Reading
+from burstd.data.lanes import Lanes
+from burstd.data.large import File, LargeFiles
 from burstd.data.manifest import Entry
 from burstd.data.pack import SMALL_BYTES, Pack
-from burstd.data.reading import (
-    TRIES,
-    Changed,
-    extents,
-    identity,
-    now_ns,
-    read_into,
-    read_small,
-    readable_facts,
-    settled,
-)
+from burstd.data.reading import Changed, identity, now_ns, read_small, readable_facts, settled
 from burstd.data.walk import fixed_part
 from burstd.model.data import Piece
-from burstd.model.stager import OBJECT_BYTES
 
 _WAITING = 40_000
 """Entries that may wait for the end of a pack: about 30 MB."""
 _SEEN_AT_ONCE = 10_000
 
 
+CHANGES = "changes while it is read; see that nothing writes it while it is staged"
+
+
 class Again(Exception):
     """What another transfer was to send did not come: another pass sends it."""
 
 
-@dataclass(slots=True, eq=False)
-class _File:
-    """A regular file of this pass. It waits for ``pack`` or for ``large``, if any."""
-
-    path: str
-    facts: os.stat_result
-    fd: int
-    content: bytes = b""
-    data: bytes = b""
-    pieces: tuple[Piece, ...] | None = None
-    pack: Pack | None = None
-    ours: bool = True
-    large: _Large | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Large:
-    """A large file whose objects are under way: per object its key and the (offset, length) pairs in the file's order."""
-
-    file: _File
-    parts: list[tuple[int, int, int]] = field(default_factory=list)
-    """(object's number or -1 for a hole, offset in the object, length)."""
-    keys: list[str] = field(default_factory=list)
-    left: int = 1
-    """Objects under way, and 1 while it is being read."""
-    failed: bool = False
-
-
 class Pass:
-    """Reads a source once and hands what is not in the store to the lanes. One thread; ``entries`` may be asked once."""
+    """Reads a source once and hands what is not in the store to the lanes. For one thread, once."""
 
     def __init__(self, lanes: Lanes, hand: Hand, source: str) -> None:
         self.lanes = lanes
@@ -80,11 +44,11 @@ class Pass:
         self.keys: set[str] = set()
         """Objects that the entries name."""
         self._pack = Pack()
-        self._queue: deque[_File | Entry] = deque()
+        self._queue: deque[File | Entry] = deque()
         self._saw: list[tuple[Identity, bytes]] = []
         self._hard: dict[str, tuple[os.stat_result, int]] = {}
         self._base = ""
-        self._readings: dict[Reading, tuple[str, Identity]] = {}
+        self._large = LargeFiles(lanes, self._flush, self._look_up)
         self._lock = lanes.shared.lock
 
     def entries(self) -> Iterator[Entry]:
@@ -103,7 +67,7 @@ class Pass:
             self._flush()
             yield from self._ready(wait=True, all_of_them=True)
         finally:
-            walk.close()  # type: ignore[attr-defined]
+            walk.close()
             self._drop()
 
     def _ready(self, *, wait: bool, all_of_them: bool = False) -> Iterator[Entry]:
@@ -113,7 +77,7 @@ class Pass:
             self._flush()
         while queue:
             head = queue[0]
-            if isinstance(head, _File):
+            if isinstance(head, File):
                 if head.pieces is None and not self._resolved(head, wait=wait):
                     return
                 wait = wait and (all_of_them or len(queue) > _WAITING // 2)
@@ -124,7 +88,7 @@ class Pass:
             self.count += 1
             yield entry
 
-    def _resolved(self, file: _File, *, wait: bool) -> bool:
+    def _resolved(self, file: File, *, wait: bool) -> bool:
         if file.large is not None:
             large = file.large
             while large.left and wait:
@@ -154,7 +118,7 @@ class Pass:
             self.lanes.progress.done(length, hit=True)
         return True
 
-    def _entry(self, file: _File) -> Entry:
+    def _entry(self, file: File) -> Entry:
         facts = file.facts
         self.size += facts.st_size
         self.keys.update([p.key for p in file.pieces or () if p.key])
@@ -166,8 +130,8 @@ class Pass:
 
     def _take(self, message: Rows) -> None:
         """One message of the walk: its directories and links as they are, its files together."""
-        files: list[_File] = []
-        order: list[_File | Entry] = []
+        files: list[File] = []
+        order: list[File | Entry] = []
         fds = iter(message.fds)
         for row in message.rows:
             try:
@@ -177,7 +141,7 @@ class Pass:
             if item is None:
                 continue
             order.append(item)
-            if isinstance(item, _File):
+            if isinstance(item, File):
                 files.append(item)
                 if item.facts.st_nlink > 1:
                     self._hard[item.path] = (item.facts, item.facts.st_nlink - 1)
@@ -185,14 +149,14 @@ class Pass:
         self._contents(files)
         self._queue.extend(order)
 
-    def _row(self, row: list[Any], fds: Iterator[int]) -> _File | Entry | None:
+    def _row(self, row: list[Any], fds: Iterator[int]) -> File | Entry | None:
         kind, path = row[0], row[1]
         if path.startswith("/") or "/../" in f"/{path}/":
             raise ValueError(path)
         if kind == "f":
             fd = next(fds, -1)
             try:
-                return _File(path, readable_facts(fd), fd)
+                return File(path, readable_facts(fd), fd)
             except OSError as error:
                 raise self._error(path, error.errno or 0, error.strerror or str(error)) from None
         if kind == "d":
@@ -221,7 +185,7 @@ class Pass:
         whole = f"{self._base}/{path}" if self._base and path else self.source
         return HandError(whole, number, f"{printable(whole)}: {what}")
 
-    def _contents(self, files: list[_File]) -> None:
+    def _contents(self, files: list[File]) -> None:
         """Finds, reads and packs what these files hold."""
         if not files:
             return
@@ -242,7 +206,7 @@ class Pass:
         if len(self._saw) >= _SEEN_AT_ONCE:
             self._note_seen()
 
-    def _look_up(self, files: list[_File]) -> None:
+    def _look_up(self, files: list[File]) -> None:
         """Fills in the pieces of files whose content lies in the store."""
         lanes = self.lanes
         while files:
@@ -259,12 +223,12 @@ class Pass:
                 return
             files = [f for f in files if f.pieces is None and f.content in known]
 
-    def _read(self, f: _File) -> None:
+    def _read(self, f: File) -> None:
         now = now_ns()
         try:
             f.data, f.facts = read_small(f.fd, f.facts)
         except Changed:
-            raise self._error(f.path, 0, "changes while it is read; see that nothing writes it while it is staged") from None
+            raise self._error(f.path, 0, CHANGES) from None
         except OSError as error:
             raise self._error(f.path, error.errno or 0, error.strerror or str(error)) from None
         if not f.data:
@@ -273,7 +237,7 @@ class Pass:
         if settled(f.facts, now):
             self._saw.append((identity(f.facts), f.content))
 
-    def _pack_all(self, files: list[_File]) -> None:
+    def _pack_all(self, files: list[File]) -> None:
         """Packs what is neither in the store nor in anybody's pack.
 
         A content is in ``packing`` until it is in the index; so that none slips through between the two looks, they are
@@ -294,7 +258,7 @@ class Pass:
         for pack in full:
             self._put_pack(pack)
 
-    def _place(self, f: _File, full: list[Pack]) -> None:
+    def _place(self, f: File, full: list[Pack]) -> None:
         """Joins the pack that has this content, or adds it to ours. The lock is held."""
         name = (self.lanes.prefix, f.content)
         pack = self.shared.packing.get(name)
@@ -320,7 +284,7 @@ class Pass:
     def _put_pack(self, pack: Pack) -> None:
         lanes = self.lanes
 
-        def ended(key: str, there: bool, error: BaseException | None) -> None:  # noqa: FBT001 - Ended
+        def ended(key: str, there: bool, error: BaseException | None) -> None:
             try:
                 if error is None:
                     contents = {c: (Piece(key, offset, length),) for c, (offset, length) in pack.contents.items()}
@@ -345,122 +309,13 @@ class Pass:
             self.shared.packs_ended += 1
         pack.end(key, error)
 
-    def _send_large(self, f: _File) -> None:
-        """Reads a large file into objects, or waits for who is reading it."""
-        while True:
-            who = (self.lanes.prefix, identity(f.facts))
-            with self._lock:
-                other = self.shared.reading.get(who)
-                if other is None:
-                    mine = self.shared.reading[who] = Reading()
-                    self._readings[mine] = who
-                    break
-            self._flush()
-            self.lanes.wait_for(other.ended)
-            if other.content:
-                f.content = other.content
-                self._look_up([f])
-                if f.pieces is not None:
-                    if settled(f.facts, now_ns()):
-                        self._saw.append((identity(f.facts), f.content))
-                    return
-        for _ in range(TRIES):
-            f.large = large = _Large(f)
-            try:
-                now = now_ns()
-                self._cut(large, mine, whole=settled(f.facts, now))
-            except Changed:
-                large.failed = True
-                f.facts = os.fstat(f.fd)
-            except OSError as error:
-                large.failed = True
-                raise self._error(f.path, error.errno or 0, error.strerror or str(error)) from None
-            else:
-                return
-        raise self._error(f.path, 0, "changes while it is read; see that nothing writes it while it is staged")
-
-    def _cut(self, large: _Large, reading: Reading, *, whole: bool) -> None:
-        """Objects of data, one extent after the other; an object holds several where the file has holes."""
-        f, shared = large.file, self.shared
-        buffer = shared.buffer()
-        filled = 0
-        for offset, length, is_data in extents(f.fd, f.facts.st_size):
-            if not is_data:
-                large.parts.append((-1, 0, length))
-                self.lanes.progress.done(length, hit=False)
-                continue
-            at, end = offset, offset + length
-            while at < end:
-                count = min(end - at, OBJECT_BYTES - filled)
-                read_into(f.fd, memoryview(buffer)[filled : filled + count], at)
-                large.parts.append((len(large.keys), filled, count))
-                at += count
-                filled += count
-                if filled == OBJECT_BYTES:
-                    self._put_part(large, reading, buffer, filled, whole=whole)
-                    buffer, filled = shared.buffer(), 0
-        if identity(os.fstat(f.fd)) != identity(f.facts):
-            raise Changed
-        if filled:
-            self._put_part(large, reading, buffer, filled, whole=whole)
-        else:
-            shared.give_back(buffer)
-        self._part_ended(large, reading, whole=whole)
-
-    def _put_part(self, large: _Large, reading: Reading, buffer: bytearray, size: int, *, whole: bool) -> None:
-        number = len(large.keys)
-        large.keys.append("")
-        with self._lock:
-            large.left += 1
-
-        def ended(key: str, there: bool, error: BaseException | None) -> None:  # noqa: FBT001 - Ended
-            self.shared.give_back(buffer)
-            large.keys[number] = key
-            if error is None:
-                self.lanes.progress.done(size, hit=there)
-            else:
-                large.failed = True
-            self._part_ended(large, reading, whole=whole)
-
-        self.lanes.put(memoryview(buffer)[:size], ended)
-
-    def _part_ended(self, large: _Large, reading: Reading, *, whole: bool) -> None:
-        """The last that ends notes the file, for others who wait for it."""
-        with self._lock:
-            large.left -= 1
-            if large.left or large.failed:
-                return
-            large.left = 1
-        f, lanes = large.file, self.lanes
-        pieces = tuple(
-            Piece(large.keys[number] if number >= 0 else "", offset, length) for number, offset, length in large.parts
-        )
-        text = ";".join(f"{p.key},{p.offset},{p.length}" for p in pieces)
-        content = b"L" + hashlib.sha256(text.encode()).digest()
+    def _send_large(self, f: File) -> None:
         try:
-            self.shared.index.add_contents(lanes.store, lanes.prefix, {content: pieces})
-            if whole:
-                self.shared.index.saw(lanes.uid, [(identity(f.facts), content)])
-            f.content, f.pieces = content, pieces
-            with self._lock:
-                who = self._readings.get(reading)
-            if who is not None and who[1] == identity(f.facts):
-                # Else it changed since the others looked.
-                reading.content = content
-        except BaseException:
-            large.failed = True
-            raise
-        finally:
-            self._end_reading(reading)
-            with self._lock:
-                large.left = 0
-
-    def _end_reading(self, reading: Reading) -> None:
-        with self._lock:
-            who = self._readings.pop(reading, None)
-            if who is not None:
-                self.shared.reading.pop(who, None)
-        reading.ended.set()
+            self._large.send(f)
+        except Changed:
+            raise self._error(f.path, 0, CHANGES) from None
+        except OSError as error:
+            raise self._error(f.path, error.errno or 0, error.strerror or str(error)) from None
 
     def _note_seen(self) -> None:
         saw, self._saw = self._saw, []
@@ -474,5 +329,4 @@ class Pass:
         if pack.contents:
             self._end_pack(pack, "", Again())
         self.lanes.settle()
-        for reading in list(self._readings):
-            self._end_reading(reading)
+        self._large.close()

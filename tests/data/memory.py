@@ -58,7 +58,7 @@ class MemoryStager:
     def unfinished(self) -> Iterator[Unfinished]:
         return iter(())
 
-    def abort(self, unfinished: Sequence[Unfinished]) -> None:
+    def abort(self, unfinished: Sequence[Unfinished]) -> None:  # noqa: ARG002
         return
 
     def free_bytes(self) -> int | None:
@@ -67,7 +67,7 @@ class MemoryStager:
     def reach(self) -> Reach:
         return Reach("http")
 
-    def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
+    def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:  # noqa: ARG002
         return {key: f"memory:{key}" for key in keys}
 
     def close(self) -> None:

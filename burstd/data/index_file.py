@@ -1,0 +1,140 @@
+"""The index's SQLite file: opened, set aside where it cannot be used, read and written by all threads in turn."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from burstd.model.stager import StoreBusy
+
+VERSION = 1
+_SCHEMA = """
+create table objects (
+  id integer primary key, store text not null, prefix text not null, key blob not null, size integer not null,
+  used real not null, there integer not null, unique (store, prefix, key));
+create table contents (
+  store text not null, prefix text not null, content blob not null, pieces blob not null,
+  primary key (store, prefix, content)) without rowid;
+create table holds (object integer not null, content blob not null, primary key (object, content)) without rowid;
+create table seen (
+  uid integer not null, dev integer not null, ino integer not null, size integer not null, mtime integer not null,
+  ctime integer not null, content blob not null, used real not null, primary key (uid, dev, ino)) without rowid;
+create table trees (
+  id integer primary key, store text not null, prefix text not null, digest text not null, manifest text not null,
+  entries integer not null, size integer not null, single integer not null, uid integer not null, account text not null,
+  source text not null, bytes integer not null, made real not null, used real not null,
+  unique (store, prefix, digest, uid));
+create table tree_objects (tree integer not null, object integer not null, primary key (tree, object)) without rowid;
+create index objects_of_tree on tree_objects (object);
+"""
+
+log = logging.getLogger(__name__)
+
+
+class IndexFile:
+    """One connection and its lock. ``path``: None keeps it in memory.
+
+    Calls raise StoreBusy where the disk is full or the like: a transfer goes on when that is over.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self._db = self._open()
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self.lock:
+            self._db.close()
+
+    def rows(self, sql: str, values: Sequence[object]) -> list[Any]:
+        """All rows of a query."""
+        with self.lock:
+            try:
+                return self._db.execute(sql, tuple(values)).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise self._broken(error) from None
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: whole, or not at all where the block raises."""
+        with self.lock:
+            try:
+                self._db.execute("begin immediate")
+                try:
+                    yield self._db
+                    self._db.execute("commit")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("rollback")
+                    raise
+            except sqlite3.DatabaseError as error:
+                raise self._broken(error) from None
+
+    def _broken(self, error: sqlite3.DatabaseError) -> BaseException:
+        """What to raise; a damaged file is set aside, because nothing in it can be trusted."""
+        if isinstance(error, sqlite3.OperationalError):
+            return StoreBusy(f"the index {self.path} cannot be used: {error}; see that its file system has room")
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+            return error
+        self._db.close()
+        self._set_aside(f"is damaged: {error}")
+        self._db = self._begin(str(self.path))
+        return StoreBusy(f"the index {self.path} was damaged and is begun anew; what was under way begins again")
+
+    def _open(self) -> sqlite3.Connection:
+        if self.path is None:
+            return self._begin(":memory:")
+        fault: str | None = ""
+        db = None
+        try:
+            db = _connect(str(self.path))
+            fault = _fault(db)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            fault = f"cannot be read: {error}"
+        if db is not None and fault is None:
+            return db
+        if db is not None:
+            db.close()
+        if fault:
+            self._set_aside(fault)
+        return self._begin(str(self.path))
+
+    def _set_aside(self, fault: str) -> None:
+        if self.path is None:
+            return
+        aside = self.path.with_name(self.path.name + ".aside")
+        log.warning("the index %s %s; it is set aside as %s and begun anew", self.path, fault, aside.name)
+        for suffix in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        self.path.replace(aside)
+
+    @staticmethod
+    def _begin(name: str) -> sqlite3.Connection:
+        db = _connect(name)
+        db.executescript(f"begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+        return db
+
+
+def _fault(db: sqlite3.Connection) -> str | None:
+    """What is wrong with the file; None: nothing; empty: it is new."""
+    (version,) = db.execute("pragma user_version").fetchone()
+    if version == VERSION:
+        return None if db.execute("pragma quick_check(1)").fetchone() == ("ok",) else "is damaged"
+    return "is of another version" if version or db.execute("select 1 from sqlite_master").fetchall() else ""
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    db = sqlite3.connect(name, timeout=10, isolation_level=None, check_same_thread=False)
+    db.execute("pragma journal_mode = wal")
+    # What a power cut takes is asked of the store again.
+    db.execute("pragma synchronous = normal")
+    db.execute("pragma cache_size = -32000")
+    return db
