@@ -36,7 +36,7 @@ class Bringer:
     """Writes trees to destinations. ``get`` fetches an object by its key; ``pay`` waits for bandwidth for so many bytes."""
 
     def __init__(
-        self, get: Callable[[str], bytes], where: str, pay: Callable[[int], None] = lambda _size: None
+        self, get: Callable[[str], bytes], where: str, pay: Callable[[int], object] = lambda _size: None
     ) -> None:
         self._get = get
         self._where = where
