@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import struct
 import threading
 import time
 from collections import Counter
@@ -16,12 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from burstd.data.index_file import IndexFile
+from burstd.data.index_file import IndexFile, pack_pieces, unpack_pieces
 from burstd.model.data import Piece, Tree
 
 _T = TypeVar("_T")
-_PIECE = struct.Struct("<32sQQ")
-_NO_KEY = bytes(32)
 _AT_ONCE = 400
 
 
@@ -59,18 +56,6 @@ class KnownTree:
     used: float
 
 
-def pack_pieces(pieces: Iterable[Piece]) -> bytes:
-    """Pieces as the index keeps them."""
-    return b"".join(_PIECE.pack(bytes.fromhex(p.key) if p.key else _NO_KEY, p.offset, p.length) for p in pieces)
-
-
-def unpack_pieces(data: bytes) -> tuple[Piece, ...]:
-    """The reverse of ``pack_pieces``."""
-    return tuple(
-        Piece("" if key == _NO_KEY else key.hex(), offset, length) for key, offset, length in _PIECE.iter_unpack(data)
-    )
-
-
 class Index:
     """One file, for all threads of one process. ``path``: None keeps it in memory.
 
@@ -104,7 +89,7 @@ class Index:
             for part in _portions([ino for on, ino in asked if on == dev]):
                 marks = ",".join("?" * len(part))
                 rows = self._rows(
-                    f"select ino, size, mtime, ctime, content from seen where uid = ? and dev = ? and ino in ({marks})",
+                    f"select ino, size, mtime, ctime, content from seen where uid = ? and dev = ? and ino in ({marks})",  # noqa: S608
                     [uid, dev, *part],
                 )
                 for ino, size, mtime, ctime, content in rows:

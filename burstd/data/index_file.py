@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from burstd.model.data import Piece
 from burstd.model.stager import StoreBusy
 
 VERSION = 1
@@ -33,7 +35,22 @@ create table tree_objects (tree integer not null, object integer not null, prima
 create index objects_of_tree on tree_objects (object);
 """
 
+_PIECE = struct.Struct("<32sQQ")
+_NO_KEY = bytes(32)
+
 log = logging.getLogger(__name__)
+
+
+def pack_pieces(pieces: Iterable[Piece]) -> bytes:
+    """Pieces as the index keeps them."""
+    return b"".join(_PIECE.pack(bytes.fromhex(p.key) if p.key else _NO_KEY, p.offset, p.length) for p in pieces)
+
+
+def unpack_pieces(data: bytes) -> tuple[Piece, ...]:
+    """The reverse of ``pack_pieces``."""
+    return tuple(
+        Piece("" if key == _NO_KEY else key.hex(), offset, length) for key, offset, length in _PIECE.iter_unpack(data)
+    )
 
 
 class IndexFile:
