@@ -49,6 +49,7 @@ class Cluster:
         onprem: int = 2,
         head_layers: Sequence[Path] = (),
         head_binds: Sequence[Bind] = (),
+        onprem_binds: Sequence[Bind] = (),
         head_files: Sequence[File] = (),
         head_setup: Sequence[Sequence[str]] = (),
         programs: str = "",
@@ -63,6 +64,7 @@ class Cluster:
         self.lab = Lab.open(self.state) or Lab(self.state, Network(f"c{secrets.token_hex(4)}"))
         self._head_layers = tuple(head_layers)
         self._head_binds = tuple(head_binds)
+        self._onprem_binds = tuple(onprem_binds)
         self._head_files = tuple(head_files)
         self._head_setup = tuple(head_setup)
         self._programs = programs
@@ -118,7 +120,7 @@ class Cluster:
             )
         )
         for name, address in self.onprem:
-            self.boot_machine(name, address)
+            self.boot_machine(name, address, binds=self._onprem_binds)
         self.head.wait_booted()
         self._wait_slurmctld()
         for name, _ in self.onprem:
@@ -178,12 +180,13 @@ class Cluster:
         index = slots.index(slot)
         return f"10.77.{1 + index // 250}.{1 + index % 250}"
 
-    def boot_machine(self, name: str, address: str, gpus: int = 0) -> Box:
+    def boot_machine(self, name: str, address: str, gpus: int = 0, binds: Sequence[Bind] = ()) -> Box:
         """Starts a box that is ready for slurmd: the cluster's users and munge key, a name for the head."""
         services = [slurm_files.prepare(), slurm_files.MUNGED]
         spec = BoxSpec(
-            name, address, [self.rootfs.path], gpus=gpus, services=services, files=self._common_files(), ssh=False
-        )
+            name, address, [self.rootfs.path], gpus=gpus, services=services, files=self._common_files(), ssh=False,
+            binds=list(binds),
+        )  # fmt: skip
         return self.lab.start(spec)
 
     def boot_slots(self, slots: Sequence[str]) -> None:

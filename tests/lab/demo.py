@@ -22,6 +22,7 @@ from rich.table import Table
 
 from burstd.slurm.hostlist import compress
 from providers.sandbox.errors import SandboxError
+from tests.lab import demo_data
 from tests.lab.remains import remains
 from tests.lab.site import Site
 from tests.lab.slurm_files import VERSIONS
@@ -34,9 +35,12 @@ keep_alive_s = 8
 [policies.limits]
 nodes = 10
 """
+JOBS = 13
+"""With every task of the array."""
 PATIENCE_S = 150.0
 POLL_S = 0.2
-_WHO = {"ada": "bold cyan", "burstd": "bold yellow", "cloud": "magenta", "node": "blue", "slurm": "bold green"}
+_WHO = {"ada": "bold cyan", "burstd": "bold yellow", "cloud": "magenta", "node": "blue", "slurm": "bold green",
+        "data": "bold blue"}  # fmt: skip
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
 
 
@@ -51,6 +55,7 @@ class Told:
     nodes: str = ""
     started: float | None = None
     ended: float | None = None
+    reasons: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -66,6 +71,8 @@ class Story:
     slots: dict[str, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    data: dict[str, dict[str, float]] = field(default_factory=dict)
+    """When the data of a job came to each state, by its bare number."""
     last: int = 0
 
     def say(self, who: str, text: str, at: float | None = None) -> None:
@@ -75,7 +82,7 @@ class Story:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def submit(self, what: str, words: str, script: str) -> None:
-        """``sbatch`` as ada."""
+        """``sbatch`` of a command, as ada."""
         at = time.time()
         command = f"sbatch {words} --wrap {script!r}"
         try:
@@ -85,6 +92,16 @@ class Story:
             self.say("slurm", f"refused at once: {' '.join(str(error).split())}")
             self.refused.append(what)
             return
+        self._submitted(what, command, job, at)
+
+    def submit_file(self, what: str, words: str, file: str) -> str:
+        """``sbatch`` of a script in ada's home; the job's number."""
+        at = time.time()
+        job = self.site.cluster.sh(f"sbatch --parsable {words} {file}", "ada").strip()
+        self._submitted(what, f"sbatch {words} {file}", job, at)
+        return job
+
+    def _submitted(self, what: str, command: str, job: str, at: float) -> None:
         self.what[job] = (what, at)
         self.say("ada", f"$ {command}    -> job {job}", at)
 
@@ -95,19 +112,24 @@ class Story:
 
     def _look_at_queue(self) -> None:
         now = time.time()
-        for line in self.site.cluster.sh("squeue -h -a -t all -u ada -o '%i|%T|%N'").splitlines():
-            job_id, state, nodes = line.split("|", 2)
+        for line in self.site.cluster.sh("squeue -h -a -t all -u ada -o '%i|%T|%N|%r'").splitlines():
+            job_id, state, nodes, reason = line.split("|", 3)
             bare = job_id.split("_")[0]
             if bare not in self.what or "[" in job_id:
                 continue
             told = self.jobs.setdefault(job_id, Told(job_id, self.what[bare][0], self.what[bare][1]))
+            if state == "PENDING" and reason.startswith("BurstBuffer") and reason not in told.reasons:
+                told.reasons.append(reason)
+                self.say("slurm", f"job {job_id} waits: {reason}", now)
             if state == told.state:
                 continue
             told.state, told.nodes = state, nodes or told.nodes
-            if state in ("RUNNING", "COMPLETING", "COMPLETED") and told.started is None:
+            if state in ("RUNNING", "COMPLETING", "STAGE_OUT", "COMPLETED") and told.started is None:
                 told.started = now
                 waited = now - told.submitted
                 self.say("slurm", f"job {job_id} starts on {nodes}, {waited:.1f} s after sbatch", now)
+            if state == "STAGE_OUT":
+                self.say("slurm", f"job {job_id} has ended, and is to stay until its output is home: {state}", now)
             if state in _ENDED and told.ended is None:
                 told.ended = now
                 self.say("slurm", f"job {job_id} {state.lower()}", now)
@@ -118,8 +140,11 @@ class Story:
         # What happens to several nodes at once, for one reason, is one line.
         together: dict[tuple[str, str, str], tuple[list[str], float]] = {}
         for event in page["events"]:
+            at = _seconds(event["time"])
+            kind, _, name = event["subject"].partition(":")
+            if kind == "stage" and event["new"] != event["old"]:
+                self.data.setdefault(name, {})[event["new"]] = at
             for who, name, verb, reason in self._lines(event):
-                at = _seconds(event["time"])
                 names, _ = together.setdefault((who, verb, reason), ([], at))
                 names.append(name)
         for (who, verb, reason), (names, at) in together.items():
@@ -143,6 +168,8 @@ class Story:
             yield who, slot, _STATES[new], re.sub(r" gave instance .*", "", reason)
         elif kind == "slot" and new == "proven":
             yield "node", name, "proven", re.sub(r"^\S+ has | \([0-9.]+ s\)$", "", reason)
+        elif kind == "stage" and new in demo_data.STATES and new != old:
+            yield "data", "", f"job {name} {new}", reason
         elif kind in ("breaker", "orphan", "pool") and new != old:
             yield "burstd", "", f"{name} {new}", reason
 
@@ -168,22 +195,43 @@ def play(story: Story) -> None:
     story.submit("two whole nodes", "-p burst -N2 --exclusive --gres=gpu:4 -t5", "srun hostname; sleep 5")
     story.submit("onprem or burst", "-p onprem,burst -t5", "hostname; sleep 3")
     story.submit("cannot run", "-p burst --gres=gpu:h100:1 -t5", "hostname")
-    explained = False
+    first = story.submit_file("with data", "-p burst -c1 --mem=100 -t5", demo_data.FILE)
+    explained = shown = again = False
     deadline = time.time() + PATIENCE_S
     while True:
         story.look()
         if not explained and any(j.started for j in story.jobs.values()):
             explained = True
             _show(story, "burstctl", "status")
-        jobs_done = len(story.jobs) >= 11 and all(j.ended for j in story.jobs.values())
-        if jobs_done and not story.site.instances() and not story.site.api("/v1/nodes")["nodes"]:
+        if not shown and demo_data.moving(story.site, first):
+            shown = True
+            _show(story, "burstctl", "stage", "status", first)
+        if not again and first in story.jobs and story.jobs[first].started:
+            again = True
+            story.submit_file("the same data", "-p burst -c1 --mem=100 -t5", demo_data.FILE)
+        jobs_done = len(story.jobs) >= JOBS and all(j.ended for j in story.jobs.values())
+        if jobs_done and demo_data.over(story.site) and _no_machine(story.site):
             break
         if time.time() > deadline:
-            raise TimeoutError(
-                f"the demo did not end within {PATIENCE_S:.0f} s:\n{story.site.cluster.sh('squeue; sinfo')}"
-            )
+            look = story.site.cluster.sh("squeue; sinfo") + story.site.burstctl("stage", "status").stdout
+            raise TimeoutError(f"the demo did not end within {PATIENCE_S:.0f} s:\n{look}")
         time.sleep(POLL_S)
     story.look()
+    for job in story.data:
+        _ask(story, f"cat results/{job}/sums.txt; cd corpus && sha256sum -c ../results/{job}/sums.txt")
+    if left := demo_data.left_of(story.site):
+        raise AssertionError(f"data of jobs was left: {', '.join(left)}")
+
+
+def _no_machine(site: Site) -> bool:
+    return not site.instances() and not site.api("/v1/nodes")["nodes"]
+
+
+def _ask(story: Story, command: str) -> None:
+    """A command of ada's on the head; its failure ends the demo."""
+    story.console.print(f"\n[bold]ada $ {command}[/]", highlight=False, soft_wrap=True)
+    said = story.site.cluster.sh(command, "ada").rstrip()
+    story.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show(story: Story, *words: str) -> None:
@@ -203,6 +251,8 @@ def summary(story: Story) -> None:
     for what in story.refused:
         table.add_row("-", what, "-", "-", "refused at sbatch")
     story.console.print(table)
+    submitted = {job: at for job, (_, at) in story.what.items()}
+    story.console.print(demo_data.table(story.site, submitted, story.data))
     bill = story.site.api("/v1/bill", group="job")
     lines = Table(title="The bill, by job", title_justify="left")
     for column in ("job", "machine time", "cost"):
@@ -244,7 +294,8 @@ def shell(site: Site, console: Console) -> None:
         "\nYou are [bold]ada[/] on the head node: sbatch, squeue, sinfo and burstctl work. Try\n"
         "  sbatch -p burst --gres=gpu:1 --wrap 'hostname; sleep 30'; burstctl event follow\n"
         "  burstctl status; burstctl explain JOB; burstctl scale gpu 2 --for 5m\n"
-        "Jobs leave their output on the nodes: bringing it home is staging, which is to come.\n"
+        f"  cat {demo_data.FILE}; sbatch -p burst {demo_data.FILE}; burstctl stage status --watch; ls results\n"
+        "Without #BURST lines the output of a job stays on its node, which goes.\n"
         "Leave with exit: everything is taken down.\n",
         soft_wrap=True,
     )
@@ -282,11 +333,12 @@ def main() -> int:
     def progress(step: str) -> None:
         console.print(f"[dim]{time.monotonic() - begun:6.1f} s  {step}[/]", soft_wrap=True)
 
-    site = Site(arguments.release, settings=SETTINGS, progress=progress)
+    site = Site(arguments.release, settings=SETTINGS, staging=demo_data.STAGING, progress=progress)
     try:
         with _ended_by_signals(), site:
             version = ".".join(map(str, VERSIONS[arguments.release]))
             console.print(f"[dim]{time.monotonic() - begun:6.1f} s  set up: Slurm {version} ({arguments.release})[/]\n")
+            demo_data.prepare(site)
             if arguments.shell:
                 shell(site, console)
             else:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import time
@@ -23,8 +24,10 @@ from providers.sandbox.description import Bind, File
 from providers.sandbox.rootfs import ensure
 from tests.lab import programs
 from tests.lab.cluster import Cluster
+from tests.lab.slurm_files import USERS
 from tests.lab.ssh_store import DATA, SshStore
 
+JOB_DIR = "/var/spool/burst"
 _PORT = 8470
 _GATEWAY = "10.77.0.1"
 CONFIG = "/etc/burstd/burstd.toml"
@@ -72,7 +75,8 @@ class Site:
 
     ``pools`` without rules take what ``TYPES`` has for their shape. ``settings`` are more lines of burstd.toml,
     ``cloud`` more keys of the cloud's ``[cloud]``; ``types`` what it sells. With ``staging`` (more lines of
-    ``[staging]``, or an empty text) jobs' data goes through a storage node.
+    ``[staging]``, or an empty text) jobs' data goes through a storage node. ``shared`` is a folder of this machine
+    whose ``home`` and ``burst`` the head and the nodes on premises share, as their homes and as staging's ``job_dir``.
     """
 
     def __init__(
@@ -86,10 +90,12 @@ class Site:
         types: str = TYPES,
         extra_conf: str = "",
         staging: str | None = None,
+        shared: Path | None = None,
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self.release = release
         self._staging = staging
+        self._shared = shared
         self._storage: SshStore | None = None
         self.pools = tuple(pools)
         self._settings = settings
@@ -122,11 +128,13 @@ class Site:
         self._progress("installing what burstd needs")
         needs = programs.needs(rootfs)
         image = programs.site_image(rootfs)
+        shared = _shared_binds(self._shared) if self._shared else ()
         self.cluster = Cluster(
             self.release,
             pools=self.pools,
             head_layers=[needs],
-            head_binds=[Bind(wheel, f"/opt/{wheel.name}")],
+            head_binds=[Bind(wheel, f"/opt/{wheel.name}"), *shared],
+            onprem_binds=shared,
             head_setup=[_pip(f"/opt/{wheel.name}")],
             head_files=_burst_buffer() if self._staging is not None else (),
             programs=f"{programs.PREFIX}/bin",
@@ -173,7 +181,8 @@ class Site:
         self.write("/etc/burstd/sandbox.token", token.read_text(encoding="utf-8"), 0o600)
 
     def _start_storage(self) -> None:
-        self._storage = SshStore(lab=self.cluster.lab).up()
+        self._storage = SshStore(self.cluster.state, lab=self.cluster.lab)
+        self._storage.up()
         self.write("/etc/burstd/store.key", self._storage.key.read_text(encoding="ascii"), 0o600)
         self.write("/etc/burstd/known_hosts", self._storage.known_hosts.read_text(encoding="ascii"))
 
@@ -341,6 +350,16 @@ def _burst_buffer() -> tuple[File, ...]:
     folder = programs.PROJECT / "config" / "slurm"
     names = ("burst_buffer.lua", "burst_buffer.conf")
     return tuple(File(f"/etc/slurm/{name}", (folder / name).read_text(encoding="utf-8")) for name in names)
+
+
+def _shared_binds(folder: Path) -> tuple[Bind, ...]:
+    for name, uid in USERS.items():
+        home = folder / "home" / name
+        home.mkdir(parents=True, exist_ok=True)
+        os.chown(home, uid, uid)
+    (folder / "burst").mkdir(exist_ok=True)
+    (folder / "burst").chmod(0o1777)
+    return Bind(folder / "home", "/home", read_only=False), Bind(folder / "burst", JOB_DIR, read_only=False)
 
 
 def _pip(wheel: str) -> list[str]:
