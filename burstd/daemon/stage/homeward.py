@@ -16,7 +16,9 @@ from burstd.daemon.stage.places import ended_well, place, values
 from burstd.daemon.stage.work import Ended, StageFailed, Task
 from burstd.data.bringer import Bringer, Brought, Stopped
 from burstd.data.hands import Account, Hand, printable
+from burstd.data.limits import Limits
 from burstd.model.data import StageOut, Staging, Tree, When
+from burstd.model.stager import Stager
 
 FILES = "files"
 """The word, in the place of a stage_out's number, for the job's own standard output and error."""
@@ -34,6 +36,7 @@ class _Trip:
     task: Task
     hand: Hand
     who: Account
+    bringer: Bringer
     rows: IO[str]
     began: float = field(default_factory=time.monotonic)
     size: int = 0
@@ -58,8 +61,9 @@ class _Trip:
 class Homeward:
     """Brings what a job left to where its owner wants it."""
 
-    def __init__(self, bringer: Bringer, job_folder: Callable[[str], str]) -> None:
-        self._bringer = bringer
+    def __init__(self, stager: Stager, limits: Limits, job_folder: Callable[[str], str]) -> None:
+        self._stager = stager
+        self._limits = limits
         self._job_folder = job_folder
 
     def bring(self, task: Task, hand: Hand, who: Account, ended: Ended) -> int:
@@ -68,7 +72,10 @@ class Homeward:
         task.meter.expect(sum(tree.size for tree in job.outputs.values()))
         # Millions of files have a long list: it waits on the disk.
         with tempfile.TemporaryFile("w+", encoding="utf-8") as rows:
-            trip = _Trip(task, hand, who, rows)
+            bringer = Bringer(
+                self._stager.get, self._stager.name, lambda size: self._limits.wait(who.uid, size, task.cancelled)
+            )
+            trip = _Trip(task, hand, who, bringer, rows)
             for number, wanted in enumerate(job.directives.stage_out):
                 if applies(wanted, job):
                     self._line(trip, number, wanted, on_premises=ended.on_premises)
@@ -105,7 +112,7 @@ class Homeward:
             first = taken.setdefault(path, node)
             return path if first == node or len(trip.task.job.nodes) == 1 else f"{path}.{node}"
 
-        trip.size += self._bringer.bring(
+        trip.size += trip.bringer.bring(
             trip.hand, tree, root, job=trip.task.job.job_id, name=name, taken=free,
             brought=trip.brought(root, node), moved=trip.task.meter.add, cancelled=trip.task.cancelled,
         )  # fmt: skip

@@ -20,7 +20,6 @@ from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.sweep import Sweep, SweepRules, Swept
 from burstd.daemon.stage.transfers import HeadTransfers
 from burstd.daemon.workers import Workers
-from burstd.data.bringer import Bringer
 from burstd.data.hands import Account, Hand, hand_of
 from burstd.data.index import Index
 from burstd.data.limits import Limits
@@ -87,7 +86,7 @@ class StageRoom:
 
         transfers = HeadTransfers(
             commands=around.commands, stager=stager, sender=Sender(self._index, stager, limits), agent=around.agent,
-            homeward=Homeward(Bringer(stager.get, stager.name), folder), hand=hand, job_folder=folder,
+            homeward=Homeward(stager, limits, folder), hand=hand, job_folder=folder,
             cache_dir=f"{staging.job_dir}/cache", datasets=self._dataset,
         )  # fmt: skip
         rules = StageRules(

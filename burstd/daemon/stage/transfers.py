@@ -13,7 +13,6 @@ from burstd.daemon.stage.homeward import FILES, Homeward, applies
 from burstd.daemon.stage.places import DatasetSource, source, values
 from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
 from burstd.data.bringer import Stopped
-from burstd.data.copying import copy
 from burstd.data.hands import Account, Hand, HandError, account, printable
 from burstd.data.index import StoredKey
 from burstd.data.manifest import ManifestDamaged, object_key
@@ -120,7 +119,7 @@ class HeadTransfers:
                 if asked.access is Access.READ_ONLY:
                     hand.symlink(f"{folder}/in", [(origin, asked.name, None)], job=task.job.job_id)
                 else:
-                    copy(hand, origin, f"{folder}/in", asked.name, job=task.job.job_id, cancelled=task.cancelled)
+                    hand.copy(origin, f"{folder}/in", asked.name, job=task.job.job_id)
 
     def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
         """See Transfers."""
