@@ -35,6 +35,7 @@ from burstd.node.keys import KeyUnusable
 _CHANNEL = "burstd.node.transport"
 _OUTPUT_LIMIT = 1 << 20
 _LISTEN_S = 0.5
+_STATUS_S = 5.0
 _PUT = """
 set -eu
 umask 077
@@ -285,7 +286,8 @@ class Talk:
             except OSError as error:
                 raise ConnectionLost(f"{self._address} hung up in the middle: {error}") from None
             if not piece:
-                if not self._channel.exit_status_ready() and not self._channel.get_transport().is_active():
+                # A line that was cut looks like an end at first; a command that has ended tells its status.
+                if not self._channel.status_event.wait(_STATUS_S) or self._channel.recv_exit_status() < 0:
                     raise ConnectionLost(f"{self._address} hung up in the middle")
                 return b""
             self._heard += piece
