@@ -13,7 +13,7 @@ import pytest
 
 from burstd.data.manifest import Entry
 from tests.data.agent_rig import ADA, BOB, Answered, Rig, as_user, directory
-from tests.data.test_agent_place import MIB, NEW_YEAR, awkward, check_awkward
+from tests.data.awkward import MIB, NEW_YEAR, awkward, check_awkward
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
