@@ -15,16 +15,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import IO, Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import IO, Literal
 
 from burstd.data.bundle import bundle
-from burstd.data.ssh_program import CIPHERS, ssh_argv
+from burstd.data.ssh_program import ssh_argv
 from burstd.data.wire import WireClient
 from burstd.model.stager import (
     Reach,
+    Stager,
     StagerError,
     StagerPlugin,
     StoreBusy,
@@ -34,7 +32,10 @@ from burstd.model.stager import (
     Unfinished,
 )
 from staging.names import cluster_part
-from staging.shared import Absolute
+from staging.ssh_node import LaunchedSshStager
+from staging.ssh_settings import SshSettings
+
+__all__ = ["SshSettings", "SshStager", "plugin"]
 
 _PROGRAM = (
     "burstd.data.serve",
@@ -44,7 +45,6 @@ _PROGRAM = (
     "burstd.model.stager",
 )
 _PIPE_BYTES = 1 << 20
-_WORDS = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 # Of the ssh program: what trying again does not change.
 _FOR_GOOD = re.compile(
     r"permission denied|host key verification failed|identification has changed|host key is known|bad permissions|"
@@ -66,40 +66,15 @@ exit 68
 """
 
 
-class SshSettings(BaseModel):
-    """``[staging.stores.NAME]`` of kind ``ssh``. Times in seconds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")]
-    port: Annotated[int, Field(ge=1, le=65535)] = 22
-    user: Annotated[str, Field(pattern=_WORDS)] = "burst"
-    key_file: Path = Field(json_schema_extra={"secret": True})
-    known_hosts_file: Path = Path("/etc/burstd/known_hosts")
-    """The node's host keys, as ``ssh-keyscan`` prints them, compared with what its console says."""
-    path: Absolute
-    """A folder there, of ``user``. It must be there."""
-    connections: Annotated[int, Field(ge=1, le=16)] = 2
-    ciphers: tuple[str, ...] = CIPHERS
-    python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]+$")] = "python3"
-    """What runs Python 3.11 or newer there."""
-    timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    """How long nothing may move while an answer is due."""
-    sync: bool = False
-    """Whether a put has reached the disk there before it counts."""
-    node_host: str = ""
-    """The node's address as cloud nodes see it; ``host`` where it is not given."""
-    node_port: int = 0
-    node_key_file: Path | None = Field(default=None, json_schema_extra={"secret": True})
-    """The private key that agents on nodes get; ``key_file`` where it is not given."""
-
-
 class SshStager:
     """Objects as files of a storage node, over a few ssh connections, each opened when it is needed."""
 
     def __init__(self, name: str, cluster: str, settings: SshSettings) -> None:
         self.name = name
         self._settings = settings
+        if settings.key_file is None:
+            raise StoreRefused(f"the store {name} has no key_file")
+        self._key = settings.key_file
         self._where = f"the storage node {settings.host}"
         self._program = bundle("burstd.data.serve:main", _PROGRAM)
         digest = hashlib.sha256(self._program).hexdigest()
@@ -160,7 +135,7 @@ class SshStager:
         self._deliver()
         at = self._settings
         try:
-            key = (at.node_key_file or at.key_file).read_text(encoding="ascii")
+            key = (at.node_key_file or self._key).read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError) as error:
             raise StoreRefused(f"the key that nodes get for {self._where} cannot be read: {error}") from None
         facts = {
@@ -305,7 +280,7 @@ class SshStager:
             at.host,
             command,
             user=at.user,
-            key_file=str(at.key_file),
+            key_file=str(self._key),
             known_hosts_file=str(at.known_hosts_file),
             port=at.port,
             ciphers=at.ciphers,
@@ -341,8 +316,9 @@ def _last_line(said: str) -> str:
     return lines[-1].strip()[-400:] if lines else ""
 
 
-def _make(name: str, cluster: str, settings: SshSettings) -> SshStager:
-    return SshStager(name, cluster, settings)
+def _make(name: str, cluster: str, settings: SshSettings) -> Stager:
+    wish = settings.wish
+    return LaunchedSshStager(name, cluster, settings, wish) if wish else SshStager(name, cluster, settings)
 
 
 plugin = StagerPlugin(name="ssh", settings=SshSettings, make=_make)

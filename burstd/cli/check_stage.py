@@ -9,6 +9,7 @@ from pathlib import Path
 
 from burstd.data.hands import HandError, account, hand_of
 from burstd.model.errors import BurstdError
+from burstd.model.storage_node import OnNode
 from burstd.settings import Plugins, Settings, SettingsError, resolve_store
 from burstd.share import share_path
 from burstd.slurm.conf_check import Finding
@@ -100,6 +101,8 @@ def _store(settings: Settings) -> Iterator[Finding]:
     try:
         store = chosen.plugin.make(name, settings.cluster, chosen.settings)
         try:
+            if isinstance(store, OnNode) and store.wish is not None:
+                return  # burstd launches its node when there is data to stage
             next(iter(store.objects("in/")), None)
         finally:
             store.close()

@@ -8,6 +8,7 @@ from burstd.core.chain import make_target
 from burstd.core.gate import hold_ready, move_gate
 from burstd.core.lifecycle import advance
 from burstd.core.offers import image_of
+from burstd.core.storage_node import storage_steps
 from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
 from burstd.core.tuning import Tuning
 from burstd.core.view import View, look
@@ -33,6 +34,7 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Pl
         *([] if snapshot.paused else make_claims(view, target)),
         *reset_slots(view, tuning),
         *remove_orphans(snapshot, view, tuning),
+        *storage_steps(snapshot, tuning),
     ]
     return Plan(tuple(actions), target, target.remarks)
 

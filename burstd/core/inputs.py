@@ -113,7 +113,7 @@ def booted(
     known: Mapping[str, tuple[float, ...]], snapshot: Snapshot, actions: Sequence[Action]
 ) -> dict[str, tuple[float, ...]]:
     """The new ``Progress.booted`` from the one before and the steps of a plan: the latest BOOTS of each pool."""
-    claims = {claim.id: claim for claim in snapshot.claims}
+    claims = {claim.id: claim for claim in (*snapshot.claims, *snapshot.storage)}
     found = dict(known)
     for action in actions:
         if isinstance(action, Move) and (action.old, action.new) == (ClaimState.PROVING, ClaimState.READY):

@@ -72,7 +72,7 @@ def _merged(actions: list[Action]) -> list[Action]:
     return [*merged, *rest]
 
 
-def _lost(claim: Claim, view: View) -> Move | None:
+def lost(claim: Claim, view: View) -> Move | None:
     """The machine went without our doing."""
     seen = view.snapshot.progress.absent.get(claim.id)
     if seen is None or seen.times < ABSENT_TIMES:
@@ -84,7 +84,8 @@ def _lost(claim: Claim, view: View) -> Move | None:
     return Move(claim.id, claim.state, S.LOST, f"instance {claim.instance_id or claim.id} is gone: {why}", error="lost")
 
 
-def _failed(claim: Claim, error: str, reason: str) -> list[Action]:
+def failed(claim: Claim, error: str, reason: str) -> list[Action]:
+    """Gives the machine up."""
     return [Move(claim.id, claim.state, S.FAILED, reason, error=error)]
 
 
@@ -108,17 +109,17 @@ def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if instance is not None and not instance.state.ended:
         if instance.state is InstanceState.ERROR:
             return [
-                Move(claim.id, S.LAUNCHING, S.FAILED, _sentence("the cloud could not build it", instance.error),
+                Move(claim.id, S.LAUNCHING, S.FAILED, sentence("the cloud could not build it", instance.error),
                      error="boot", instance_id=instance.id)
             ]  # fmt: skip
         return [
             Move(claim.id, S.LAUNCHING, S.BOOTING, f"instance {instance.id} exists",
                  instance_id=instance.id, address=instance.address)
         ]  # fmt: skip
-    if lost := _lost(claim, view):
-        return [lost]
+    if gone := lost(claim, view):
+        return [gone]
     if claim.attempts >= tuning.launch_attempts:
-        return _failed(claim, "unknown", f"{claim.attempts} launch calls were left without an answer")
+        return failed(claim, "unknown", f"{claim.attempts} launch calls were left without an answer")
     # The call was written down before it was made: until when it was made only the process that made it knows.
     asked = max(claim.launch_called or claim.since, progress.born)
     settled = not isinstance(cloud.instances, Unavailable) and cloud.listed > asked + cloud.settle_s
@@ -127,20 +128,21 @@ def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     return []
 
 
-def _sentence(text: str, detail: str) -> str:
+def sentence(text: str, detail: str) -> str:
+    """With what the cloud or Slurm says, where it says anything."""
     return f"{text}: {detail}" if detail else text
 
 
 def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
-    if lost := _lost(claim, view):
-        return [lost]
+    if gone := lost(claim, view):
+        return [gone]
     if claim.pool not in view.snapshot.pools:
-        return _failed(claim, "pool", f"pool {claim.pool} is not configured any more")
+        return failed(claim, "pool", f"pool {claim.pool} is not configured any more")
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
-        return _failed(claim, "boot", _sentence("the instance is in error", instance.error))
+        return failed(claim, "boot", sentence("the instance is in error", instance.error))
     if view.now - max(claim.since, view.snapshot.progress.born) > tuning.boot_timeout_s:
-        return _failed(claim, "boot_timeout", f"not reached within {tuning.boot_timeout_s:.0f} s of its launch")
+        return failed(claim, "boot_timeout", f"not reached within {tuning.boot_timeout_s:.0f} s of its launch")
     if instance is None or instance.state.ended:
         return []
     if instance.address and instance.address != claim.address:
@@ -151,21 +153,21 @@ def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 
 
 def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
-    if lost := _lost(claim, view):
-        return [lost]
+    if gone := lost(claim, view):
+        return [gone]
     progress, node = view.snapshot.progress, view.node(claim.slot)
     if claim.id in progress.started and node is not None and node.up and node.address == claim.address:
         return [Move(claim.id, S.PROVING, S.READY, "slurmd registered with Slurm")]
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
-        return _failed(claim, "boot", _sentence("the instance is in error", instance.error))
+        return failed(claim, "boot", sentence("the instance is in error", instance.error))
     at_work = node is not None and node.busy and not node.flags & _OFF and node.address == claim.address
     at_work = at_work or claim.id in view.kept
     # After a long time without burstd: a job that Slurm has started meanwhile runs on it.
     if view.now - claim.since > tuning.prove_timeout_s and not at_work:
-        return _failed(claim, "proof_timeout", f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
+        return failed(claim, "proof_timeout", f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
     if claim.pool not in view.snapshot.pools and not at_work:
-        return _failed(claim, "pool", f"pool {claim.pool} is not configured any more")
+        return failed(claim, "pool", f"pool {claim.pool} is not configured any more")
     if claim.id in progress.busy or not claim.address or claim.pool not in view.snapshot.pools:
         return []
     if view.cloud(claim) is None:
@@ -185,26 +187,26 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 
 
 def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
-    if lost := _lost(claim, view):
-        return [lost]
+    if gone := lost(claim, view):
+        return [gone]
     node = view.node(claim.slot)
     if claim.id in view.kept:
         return []
     if node is not None and not node.up and not node.busy and view.now - claim.since > tuning.node_down_grace_s:
-        return _failed(claim, "node_down", _sentence(f"Slurm has the node as {node.state}", node.reason))
+        return failed(claim, "node_down", sentence(f"Slurm has the node as {node.state}", node.reason))
     return []
 
 
 def _open(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     del tuning
-    lost = _lost(claim, view)
-    return [lost] if lost else []
+    gone = lost(claim, view)
+    return [gone] if gone else []
 
 
 def _closing(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     del tuning
-    if lost := _lost(claim, view):
-        return [lost]
+    if gone := lost(claim, view):
+        return [gone]
     node = view.node(claim.slot)
     # The node must be seen idle after the gate came down: until then a job may have got in.
     if view.slurm is None or node is None or claim.slot not in view.gated or view.slurm.read <= claim.since:

@@ -223,7 +223,7 @@ def _readable(snapshot: Snapshot) -> None:
 def _slots(events: Sequence[Event], office: Office) -> dict[str, str]:
     """The slots of claims, by the subjects under which their events are logged."""
     latest = office.latest()
-    known = {claim_subject(c.id): c.slot for c in latest[0].claims} if latest else {}
+    known = {claim_subject(c.id): c.slot for c in (*latest[0].claims, *latest[0].storage)} if latest else {}
     gone = {e.subject for e in events if e.subject.startswith("claim:")} - known.keys()
     if len(gone) > 20:
         return {claim_subject(c.id): c.slot for c in office.reader.find(limit=MOST)} | known

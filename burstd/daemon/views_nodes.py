@@ -55,6 +55,8 @@ def _nodes(
     for slot, claims in by_slot.items():
         for claim in claims:
             yield node_of(claim, snapshot, held.get(slot), caller, jobs_seen, now)
+    for claim in snapshot.storage:
+        yield node_of(claim, None, None, caller, jobs_seen, now)
 
 
 def node_of(

@@ -32,7 +32,7 @@ from burstd.store import BillLine
 
 def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
     """What the next loop would do. Claims that are made alike are one step."""
-    claims = {claim.id: claim for claim in snapshot.claims}
+    claims = {claim.id: claim for claim in (*snapshot.claims, *snapshot.storage)}
     made = [action for action in plan.actions if isinstance(action, MakeClaim)]
     return PlanView(
         now=when(now),

@@ -33,6 +33,7 @@ from burstd.model.plan import Plan
 from burstd.model.policy import Remark
 from burstd.model.shape import Shape
 from burstd.model.snapshot import Breaker, CloudView, SlurmView, Snapshot, Unavailable
+from burstd.model.storage_node import StoreNode
 
 STALE_S = 120.0
 """A last loop older than this is an alarm: the slowest tick is far shorter."""
@@ -58,8 +59,11 @@ def status(
         ),
         slurm=_slurm(snapshot.slurm, facts.slurm_version),
         providers=[_provider(name, cloud, snapshot, facts.calls) for name, cloud in sorted(snapshot.clouds.items())],
-        pools=[_pool(pool, snapshot, plan) for pool in snapshot.pools.values()],
-        cost_per_hour=per_hour(snapshot.claims),
+        pools=[
+            *(_pool(pool, snapshot, plan) for pool in snapshot.pools.values()),
+            *(_storage(node, snapshot) for node in snapshot.store_nodes),
+        ],
+        cost_per_hour=per_hour((*snapshot.claims, *snapshot.storage)),
         waiting=_waiting(snapshot, plan, caller),
         data=data,
     )  # fmt: skip
@@ -164,6 +168,31 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
         breakers=[_breaker(b) for b in closed(snapshot) if _bears_on(b, pool, snapshot)],
         cost_per_hour=per_hour(claims),
     )  # fmt: skip
+
+
+def _storage(node: StoreNode, snapshot: Snapshot) -> PoolView:
+    """The storage node of a store, as a pool of one that Slurm knows nothing of."""
+    claims = [c for c in snapshot.storage if c.pool == node.pool.name]
+    sorts = Counter("idle" if c.state is S.OPEN and not node.keep + node.start else _sort(c, snapshot) for c in claims)
+    return PoolView(
+        name=node.pool.name,
+        partitions=[],
+        shape="storage node",
+        slots=len(node.pool.slots),
+        free=len(node.pool.slots) - len(claims),
+        held=0,
+        wanted=int(bool(node.keep or node.start)),
+        booting=sorts["booting"],
+        ready=sorts["ready"],
+        open=sorts["busy"] + sorts["idle"],
+        busy=sorts["busy"],
+        idle=sorts["idle"],
+        leaving=sorts["leaving"],
+        failed=sorts["failed"],
+        pins=[],
+        breakers=[_breaker(b) for b in closed(snapshot) if _bears_on(b, node.pool, snapshot)],
+        cost_per_hour=per_hour(claims),
+    )
 
 
 def _sort(claim: Claim, snapshot: Snapshot) -> str:

@@ -59,6 +59,8 @@ class Cause(StrEnum):
     """``burstctl scale``."""
     SLURM = "slurm"
     """Slurm called ResumeProgram by itself."""
+    STORAGE = "storage"
+    """Jobs' data: the storage node of a store, which is no node of Slurm's."""
 
 
 @dataclass(frozen=True, slots=True)

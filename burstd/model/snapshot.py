@@ -12,6 +12,7 @@ from burstd.model.job import Job
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, Pool
 from burstd.model.provider import Idempotency
+from burstd.model.storage_node import StoreNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Snapshot:
     slurm: SlurmView | Unavailable
     clouds: Mapping[str, CloudView]
     claims: tuple[Claim, ...]
-    """All that are not GONE."""
+    """All that are not GONE, but those of ``storage``."""
     pins: tuple[Pin, ...] = ()
     held_slots: frozenset[str] = frozenset()
     """Slots that an administrator drained through burstctl."""
@@ -145,6 +146,10 @@ class Snapshot:
     progress: Progress = field(default_factory=Progress)
     data: Mapping[str, DataView] = field(default_factory=dict)
     """How the data of jobs stands, by their ids in the queue; jobs without any are not in it."""
+    storage: tuple[Claim, ...] = ()
+    """Storage nodes that are not GONE: they have no slot in Slurm, and no policy counts them."""
+    store_nodes: tuple[StoreNode, ...] = ()
+    """What each store whose node burstd launches wants."""
 
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""

@@ -100,9 +100,12 @@ class SshProver:
             options=site.slurmd_options, command=site.start_command,
         )  # fmt: skip
 
-    def connect(self, claim: Claim) -> Session:
-        """A session with the machine of a claim that has been proved. Raises NodeNotReady, NodeRefused."""
-        return self._connect(claim, None)
+    def connect(self, claim: Claim, console: Callable[[], str] | None = None) -> Session:
+        """A session with the machine of a claim; ``console`` as for ``prove``, for one that has not been proved.
+
+        Raises NodeNotReady, NodeRefused.
+        """
+        return self._connect(claim, console)
 
     def keep(self, claim_ids: Collection[str]) -> None:
         """Forgets the host keys of all claims but these, which live."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Shape
+from burstd.model.storage_node import pool_name
 from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
 from burstd.settings.fields import Section
 from burstd.settings.sections import Settings
@@ -174,6 +175,7 @@ def _across(data: Mapping[str, Any]) -> Iterator[Fault]:
     staging = data.get("staging")
     if isinstance(staging, dict):
         yield from _of_staging(staging)
+        yield from _of_storage_nodes(staging, known, found if isinstance(found, dict) else {})
     policies = data.get("policies")
     chain = policies.get("chain") if isinstance(policies, dict) else None
     if isinstance(chain, list):
@@ -191,6 +193,20 @@ def _of_staging(staging: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(("staging", "store"), f"must be set: the name of the store in use; {there}")
     elif isinstance(store, str) and store not in known:
         yield Fault(("staging", "store"), f"no store is called {store!r}{nearest(store, known) or ';'} {there}")
+
+
+def _of_storage_nodes(staging: Mapping[str, Any], known: list[str], pools: Mapping[str, Any]) -> Iterator[Fault]:
+    """Of stores whose storage node burstd launches: the node is shown, and billed, as a pool of its own."""
+    stores = staging.get("stores")
+    for name, store in stores.items() if isinstance(stores, dict) else ():
+        launch = store.get("launch") if isinstance(store, dict) else None
+        if launch and pool_name(name) in pools:
+            yield Fault(("pools", pool_name(name)), f"is the name of the storage node of store {name}: take another")
+        for i, offer in enumerate(launch if isinstance(launch, list) else ()):
+            provider = offer.get("provider") if isinstance(offer, dict) else None
+            if isinstance(provider, str) and provider not in known:
+                place: KeyPath = ("staging", "stores", name, "launch", i, "provider")
+                yield Fault(place, _no_provider(provider, known))
 
 
 def _no_provider(name: str, known: list[str]) -> str:

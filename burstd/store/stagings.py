@@ -123,6 +123,12 @@ class Stagings(Record):
             staging = staging_of(connection, job_id, lock=True)
             return self._change_staging(connection, staging, staging.state, reason, cause, dict(fields))
 
+    def tell_staging(self, job_id: str, reason: str, cause: str = "burstd") -> Staging:
+        """Writes down why it stays in its state. Nothing is written where that is the reason already."""
+        with self._writing() as connection:
+            staging = staging_of(connection, job_id, lock=True)
+            return self._change_staging(connection, staging, staging.state, reason, cause, {"reason": reason})
+
     def _change_staging(
         self,
         connection: Connection,

@@ -21,7 +21,7 @@ from burstd.data.sender import Owner, Sender, TransferCancelled
 from burstd.model.claim import Claim
 from burstd.model.data import Access, Piece, StageIn, Staging, Tree
 from burstd.model.errors import NodeNotReady, NodeRefused
-from burstd.model.stager import Stager, StagerError, StoreBusy
+from burstd.model.stager import Reach, Stager, StagerError, StoreBusy
 from burstd.node.agent import AgentError, AgentStopped, NodeAgent
 from burstd.slurm.commands import Commands
 from burstd.slurm.job_facts import JobFacts, job_facts
@@ -203,7 +203,8 @@ class HeadTransfers:
         job = task.job
         with self._told(task):
             who = account(job.user)
-            reach = self._stager.reach()
+            # What needs no object must not wait for a store that is not there.
+            reach = self._stager.reach() if do == "collect" or more.get("trees") else Reach("dir", {"path": "/"})
             request: dict[str, Any] = {
                 "do": do, "job": job.job_id, "user": job.user, "uid": job.uid, "gid": job.gid,
                 "groups": list(who.groups), "dir": self._folder(job.job_id),
