@@ -35,10 +35,17 @@ WINDOW = 3
 _ROWS = 512
 _TEXT = 256 << 10
 Request = dict[str, Any]
+Prepare = Callable[[Request], Callable[[socket.socket], None]]
+"""Takes the first message, still as root, and gives what serves the user then. Raises OSError with a sentence."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves one connection; returns an exit status."""
+    return run(arguments, lambda _hello: lambda sock: Server(sock).serve())
+
+
+def run(arguments: list[str] | None, prepare: Prepare) -> int:
+    """What every kind of hand does: takes a connection, becomes the user, and serves."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     fd, min_uid, accounts = 3, 1000, False
     while words:
@@ -69,15 +76,18 @@ def main(arguments: list[str] | None = None) -> int:
     os.umask(0o022)
     os.chdir("/")
     try:
-        if _become(sock, min_uid, accounts=accounts):
-            Server(sock).serve()
+        serve = _become(sock, min_uid, prepare, accounts=accounts)
+        if serve is not None:
+            serve(sock)
     except ConnectionEnded:
         pass
     return 0
 
 
-def _become(sock: socket.socket, min_uid: int, *, accounts: bool) -> bool:
-    """Takes the first message and the user's rights, irrevocably. False: refused, and the other end told why."""
+def _become(
+    sock: socket.socket, min_uid: int, prepare: Prepare, *, accounts: bool
+) -> Callable[[socket.socket], None] | None:
+    """Takes the first message and the user's rights, irrevocably. None: refused, and the other end told why."""
     hello, fds = passing.receive(sock)
     for fd in fds:
         os.close(fd)
@@ -92,6 +102,7 @@ def _become(sock: socket.socket, min_uid: int, *, accounts: bool) -> bool:
             grp.getgrgid(gid)
         if uid < min_uid:
             raise PermissionError(errno.EPERM, f"uid {uid} is below {min_uid}: data of system accounts is not staged")
+        serve = prepare(hello)
         if os.geteuid() == 0:
             os.setgroups(groups)
             os.setresgid(gid, gid, gid)
@@ -101,10 +112,10 @@ def _become(sock: socket.socket, min_uid: int, *, accounts: bool) -> bool:
     except (KeyError, TypeError, ValueError, OSError) as error:
         text = error.strerror if isinstance(error, OSError) else f"no such account, or no such request: {error}"
         passing.send(sock, {"error": text, "errno": getattr(error, "errno", 0) or errno.EINVAL, "path": ""})
-        return False
+        return None
     os.environ["HOME"] = home
     passing.send(sock, {"ready": os.getpid(), "uid": uid})
-    return True
+    return serve
 
 
 def _may_be_root() -> bool:

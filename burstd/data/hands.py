@@ -9,17 +9,17 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from burstd.data import hand as program
 from burstd.data import passing
 from burstd.model.errors import BurstdError
 
-WALK_ROWS = passing.FDS_AT_ONCE
+AnyHand = TypeVar("AnyHand", bound="Hand")
 
 
 class HandError(BurstdError):
@@ -123,6 +123,10 @@ class Hand:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
+    def begin(self, hello: Mapping[str, object]) -> None:
+        """Says whose hand it is, once."""
+        self._ask(dict(hello))
+
     def close(self) -> None:
         """Ends the connection, and with it the hand."""
         self._sock.close()
@@ -158,6 +162,11 @@ class Hand:
             if not ended:
                 self._stop()
         return single
+
+    def fetch(self, source: str, rows: Sequence[list[Any]]) -> list[int]:
+        """Content of ``o`` rows of the walk under way, 64 at most: descriptors to read, the caller's to close soon."""
+        self._send({"do": "fetch", "source": source, "items": list(rows)})
+        return self._opened(len(rows))[1]
 
     def look(self, source: str, *, seconds: float = 2.0, entries: int = 100_000) -> Look:
         """What a source is, within a time and a number of entries. HandError: it is not there or not readable."""
@@ -258,8 +267,8 @@ class Hand:
         self._items({"do": "remove_tree", "root": root}, items)
 
     def _items(self, request: dict[str, Any], items: Sequence[Any]) -> list[Any]:
-        """Asks in portions, which bounds what a message holds."""
         answers: list[Any] = []
+        # In portions, which bounds what a message holds.
         for start in range(0, len(items), 1000):
             answers += self._ask({**request, "items": list(items[start : start + 1000])})["items"]
         return answers
@@ -332,6 +341,19 @@ def open_hand(
 
     With ``socket_path`` the account database of the machine says what the user's groups are. Raises HandError.
     """
+    hello = {"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home}
+    return started(Hand, ["-S", str(program.__file__)], hello, socket_path, min_uid, {})
+
+
+def started(
+    kind: Callable[[socket.socket, subprocess.Popen[bytes] | None], AnyHand],
+    command: Sequence[str],
+    hello: Mapping[str, object],
+    socket_path: Path | None,
+    min_uid: int,
+    env: Mapping[str, str],
+) -> AnyHand:
+    """A hand that is ready: a child that runs Python with ``command``, or at ``socket_path``. Raises HandError."""
     ours, theirs = None, None
     child: subprocess.Popen[bytes] | None = None
     try:
@@ -340,9 +362,9 @@ def open_hand(
             ours.connect(str(socket_path))
         else:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            command = [sys.executable, "-I", "-S", str(program.__file__), "--fd", str(theirs.fileno())]
-            command += ["--min-uid", str(min_uid)]
-            child = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={}, cwd="/")
+            fd = theirs.fileno()
+            whole = [sys.executable, "-I", *command, "--fd", str(fd), "--min-uid", str(min_uid)]
+            child = subprocess.Popen(whole, pass_fds=(fd,), stdin=subprocess.DEVNULL, env=env, cwd="/")
     except OSError as error:
         if ours is not None:
             ours.close()
@@ -351,9 +373,9 @@ def open_hand(
     finally:
         if theirs is not None:
             theirs.close()
-    hand = Hand(ours, child)
+    hand = kind(ours, child)
     try:
-        hand._ask({"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home})  # noqa: SLF001
+        hand.begin(hello)
     except BaseException:
         hand.close()
         raise

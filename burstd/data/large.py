@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from burstd.data.index import Identity
 from burstd.data.lanes import Lanes, Reading
@@ -31,6 +32,12 @@ class File:
     ours: bool = True
     """The pack is of this pass."""
     large: Large | None = None
+    row: list[Any] = field(default_factory=list)
+    """Of an object, which is fetched where its content is not known."""
+
+    def now(self) -> os.stat_result:
+        """What it is by now. The file that an object was fetched to is nobody else's."""
+        return self.facts if self.row else os.fstat(self.fd)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +92,7 @@ class LargeFiles:
                 self._cut(large)
             except Changed:
                 large.failed = True
-                f.facts = os.fstat(f.fd)
+                f.facts = f.now()
             except OSError:
                 large.failed = True
                 raise
@@ -118,7 +125,7 @@ class LargeFiles:
                 if filled == OBJECT_BYTES:
                     self._put(large, buffer, filled)
                     buffer, filled = shared.buffer(), 0
-        if identity(os.fstat(f.fd)) != identity(f.facts):
+        if identity(f.now()) != identity(f.facts):
             raise Changed
         if filled:
             self._put(large, buffer, filled)

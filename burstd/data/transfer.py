@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from burstd.data.hands import Hand, HandError, Rows, printable
@@ -14,13 +15,25 @@ from burstd.data.lanes import Lanes
 from burstd.data.large import File, LargeFiles
 from burstd.data.manifest import Entry
 from burstd.data.pack import SMALL_BYTES, Pack
-from burstd.data.reading import Changed, identity, now_ns, read_small, readable_facts, settled
+from burstd.data.passing import FDS_AT_ONCE
+from burstd.data.reading import (
+    Changed,
+    identity,
+    now_ns,
+    object_facts,
+    read_object,
+    read_small,
+    readable_facts,
+    settled,
+)
 from burstd.data.walk import fixed_part
 from burstd.model.data import Piece
 
 _WAITING = 40_000
 """Entries that may wait for the end of a pack: about 30 MB."""
 _SEEN_AT_ONCE = 10_000
+_FETCHED_BYTES = 256 << 20
+"""Objects are fetched together up to this size, a larger one alone: so much room is needed on the disk."""
 
 
 CHANGES = "changes while it is read; see that nothing writes it while it is staged"
@@ -159,6 +172,8 @@ class Pass:
                 return File(path, readable_facts(fd), fd)
             except OSError as error:
                 raise self._error(path, error.errno or 0, error.strerror or str(error)) from None
+        if kind == "o":
+            return File(path, object_facts(row), -1, row=row)
         if kind == "d":
             if not path:
                 self._base = fixed_part(self.source)
@@ -194,17 +209,31 @@ class Pass:
         for f in files:
             f.content = known.get((f.facts.st_dev, f.facts.st_ino), b"")
         self._look_up([f for f in files if f.content])
-        fresh = [f for f in files if f.pieces is None]
-        for f in fresh:
-            if f.facts.st_size <= SMALL_BYTES:
-                self._read(f)
-        # One that has grown meanwhile is no small file any more.
-        self._pack_all([f for f in fresh if f.facts.st_size <= SMALL_BYTES and f.pieces is None])
-        for f in fresh:
-            if f.facts.st_size > SMALL_BYTES:
-                self._send_large(f)
+        for fresh in _together([f for f in files if f.pieces is None]):
+            with self._fetched([f for f in fresh if f.row]):
+                for f in fresh:
+                    if f.facts.st_size <= SMALL_BYTES:
+                        self._read(f)
+                # One that has grown meanwhile is no small file any more.
+                self._pack_all([f for f in fresh if f.facts.st_size <= SMALL_BYTES and f.pieces is None])
+                for f in fresh:
+                    if f.facts.st_size > SMALL_BYTES:
+                        self._send_large(f)
         if len(self._saw) >= _SEEN_AT_ONCE:
             self._note_seen()
+
+    @contextmanager
+    def _fetched(self, objects: list[File]) -> Iterator[None]:
+        """Their content is there to read, on this machine's disk."""
+        self.lanes.check()
+        fds = self.hand.fetch(self.source, [f.row for f in objects]) if objects else []
+        try:
+            for f, fd in zip(objects, fds, strict=True):
+                f.fd = fd
+            yield
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _look_up(self, files: list[File]) -> None:
         """Fills in the pieces of files whose content lies in the store."""
@@ -226,7 +255,7 @@ class Pass:
     def _read(self, f: File) -> None:
         now = now_ns()
         try:
-            f.data, f.facts = read_small(f.fd, f.facts)
+            f.data, f.facts = (read_object(f.fd, f.facts), f.facts) if f.row else read_small(f.fd, f.facts)
         except Changed:
             raise self._error(f.path, 0, CHANGES) from None
         except OSError as error:
@@ -330,3 +359,20 @@ class Pass:
             self._end_pack(pack, "", Again())
         self.lanes.settle()
         self._large.close()
+
+
+def _together(files: list[File]) -> Iterator[list[File]]:
+    """Files, whose descriptors are here, all at once; objects in groups that have room on the disk."""
+    if not any(f.row for f in files):
+        yield files
+        return
+    group: list[File] = []
+    size = 0
+    for f in files:
+        if group and (size + f.facts.st_size > _FETCHED_BYTES or len(group) == FDS_AT_ONCE):
+            yield group
+            group, size = [], 0
+        group.append(f)
+        size += f.facts.st_size
+    if group:
+        yield group

@@ -7,6 +7,7 @@ Rows, each a list that JSON carries (paths relative to the source, as os.fsdecod
 ``["h", path, earlier]``: a hard link of a file that came earlier in this walk.
 ``["l", path, target, mode, mtime_ns]``: a symbolic link, never followed.
 ``["e", path, errno]``: it cannot be read.
+``["o", path, size, mtime_ns, tag, identity]``: an object (staging.object_rows), in the place of a file.
 ``["x", path, what]``: left out, being no data (socket, pipe, device) or gone since it was listed.
 """
 

@@ -1,0 +1,358 @@
+"""burstd-object-hand: a hand (burstd.data.hand) for objects of S3 and Swift, with a user's rights and own credentials.
+
+It is started and asked as the other is; its roots and sources are URLs. What a walk finds are rows of objects; those
+that burstd wants it fetches into files without names, whose descriptors it passes. New objects are such files too, and
+put when they are finished: nothing of one that was not is left. Besides these it keeps nothing on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__" and not __package__:  # python3 -I object_hand.py
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+
+import errno
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+from burstd.data import hand, passing
+from staging.object_place import PART_BYTES, Found, Part, Place
+from staging.object_rows import rows
+
+Request = dict[str, Any]
+Opener = Callable[[str], Place]
+_SIDE_BY_SIDE = 8
+_ROWS = 512
+_KINDS = {"s3": ("user_s3", "boto3"), "swift": ("user_swift", "openstacksdk")}
+_PROBE = ".burst-probe"
+_MAY_READ = 0o100644
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves one connection; returns an exit status."""
+    return hand.run(arguments, _prepare)
+
+
+def _prepare(hello: Request) -> Callable[[socket.socket], None]:
+    """While it can read all of burstd's own files: imports what it needs."""
+    kind = str(hello["objects"])
+    for name in [*os.environ]:
+        if not name.lower().endswith("_proxy"):
+            del os.environ[name]
+    try:
+        opener = _opener(kind)
+    except ImportError as error:
+        raise OSError(
+            errno.ENOSYS,
+            f"{kind}:// needs {_KINDS[kind][1]} on this machine, which an administrator installs: "
+            f"pip install 'burstd[{kind}]' ({error})",
+        ) from None
+
+    def serve(sock: socket.socket) -> None:
+        os.environ["PATH"] = "/usr/local/bin:/usr/bin:/bin"  # his configuration may name a program that has his keys
+        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+            Server(sock, kind, opener, pool).serve()
+
+    return serve
+
+
+def _opener(kind: str) -> Opener:
+    if kind == "s3":
+        from staging import user_s3  # noqa: PLC0415 - late: one of the two is needed, and sites may have neither
+
+        return user_s3.prepare()
+    from staging import user_swift  # noqa: PLC0415
+
+    return user_swift.prepare()
+
+
+class Server:
+    """One user's hand at work on one kind of place."""
+
+    def __init__(self, sock: socket.socket, kind: str, opener: Opener, pool: ThreadPoolExecutor) -> None:
+        self.sock = sock
+        self._scheme = f"{kind}://"
+        self._opener = opener
+        self._pool = pool
+        self._places: dict[str, Place] = {}
+        self._new: dict[str, int] = {}
+        self._do: dict[str, Callable[[Request], None]] = {
+            "walk": self._walk,
+            "look": self._look,
+            "fetch": self._fetch,
+            "free": self._free,
+            "make": lambda r: self._answer([True for _ in r["items"]]),
+            "settle": lambda r: self._answer([None for _ in r["items"]]),
+            "sweep": lambda r: self._answer([0 for _ in r["items"]]),
+            "facts": lambda r: self._each(r, self._facts),
+            "remove": lambda r: self._each(r, self._remove),
+            "hardlink": lambda r: self._each(r, self._copy),
+            "create": self._create,
+            "finish": self._finish,
+        }
+
+    def serve(self) -> None:
+        """Until the connection ends."""
+        while True:
+            request, fds = passing.receive(self.sock)
+            _close(fds)
+            self._act(request)
+
+    def _act(self, request: Request) -> None:
+        try:
+            self._do.get(request["do"], _unknown)(request)
+        except OSError as error:
+            name = error.filename if isinstance(error.filename, str) else ""
+            self._send({"error": error.strerror or str(error), "errno": error.errno or 0, "path": name})
+        except (KeyError, TypeError, ValueError) as error:
+            self._send({"error": f"the request cannot be carried out: {error!r}", "errno": errno.EINVAL, "path": ""})
+
+    def _send(self, message: object, fds: list[int] | None = None) -> None:
+        passing.send(self.sock, message, fds)
+
+    def _answer(self, items: list[Any]) -> None:
+        self._send({"items": items})
+
+    def _at(self, url: str) -> tuple[Place, str]:
+        """The bucket or container of a URL, and the key."""
+        name, _, key = url.removeprefix(self._scheme).partition("/")
+        if not url.startswith(self._scheme) or not name:
+            raise OSError(errno.EINVAL, f"is no {self._scheme}BUCKET/KEY", url)
+        if name not in self._places:
+            self._places[name] = self._opener(name)
+        return self._places[name], key
+
+    def _below(self, request: Request, path: str) -> tuple[Place, str]:
+        place, key = self._at(request["root"])
+        key = key.strip("/")
+        return place, f"{key}/{path}" if key and path else key or path
+
+    def _each(self, request: Request, act: Callable[[Request, Any], object]) -> None:
+        """Side by side; the first that fails is told."""
+        self._at(request["root"])
+        self._answer(_results([self._pool.submit(act, request, item) for item in request["items"]]))
+
+    def _walk(self, request: Request) -> None:
+        place, key = self._at(request["source"])
+        found = rows(place, key)
+        while part := list(islice(found, _ROWS)):
+            self._send(part)
+            if not self._go_on():
+                break
+        self._send({"end": True, "single": bool(key) and not key.endswith("/")})
+
+    def _go_on(self) -> bool:
+        """Fetches what is wanted of the last rows, until more shall come. False: no more."""
+        while True:
+            answer, fds = passing.receive(self.sock)
+            _close(fds)
+            if "do" not in answer:
+                return not answer.get("stop")
+            self._act(answer)
+
+    def _look(self, request: Request) -> None:
+        place, key = self._at(request["source"])
+        until, limit = time.monotonic() + float(request["seconds"]), int(request["entries"])
+        size = entries = 0
+        tried = False
+        whole = True
+        found = rows(place, key)
+        for kind, *about in found:
+            entries += 1
+            if kind == "o":
+                size += about[1]  # type: ignore[operator]
+                if about[1] and not tried:
+                    # That an object is in a list does not say that it may be read.
+                    tried = True
+                    for _ in place.read(_found(request["source"], [kind, *about]), 0, 1):
+                        pass
+            if entries >= limit or time.monotonic() > until:
+                whole = next(found, None) is None
+                break
+        single = bool(key) and not key.endswith("/")
+        self._send({"size": size, "entries": entries, "whole": whole, "single": single, "unreadable": []})
+
+    def _fetch(self, request: Request) -> None:
+        """Rows of a walk: the objects' content in files without names."""
+        source = request["source"]
+        place, _ = self._at(source)
+        wanted = [_found(source, row) for row in request["items"][: passing.FDS_AT_ONCE]]
+        fds: list[int] = []
+        try:
+            fds += _unnamed([found.size for found in wanted])
+            work = [
+                self._pool.submit(_download, place, found, fd, offset)
+                for found, fd in zip(wanted, fds, strict=True)
+                for offset in range(0, found.size, PART_BYTES)
+            ]
+            _results(work)
+            for found, fd in zip(wanted, fds, strict=True):
+                os.fchmod(fd, 0o644)
+                os.utime(fd, ns=(found.mtime_ns, found.mtime_ns))
+            self._send({"items": [None] * len(fds)}, fds)
+        finally:
+            _close(fds)
+
+    def _free(self, request: Request) -> None:
+        url = request["path"]
+        place, key = self._at(url)
+        key = key.strip("/")
+        place.try_writing(f"{key}/{_PROBE}" if key else _PROBE)
+        there = not key or next(place.listed(f"{key}/"), None) is not None
+        self._send({"free": (1 << 63) - 1, "inodes": -1, "writable": True, "there": there, "nearest": url})
+
+    def _facts(self, request: Request, path: str) -> list[int] | None:
+        place, key = self._below(request, path)
+        there = place.head(key) if key else None
+        return None if there is None else [_MAY_READ, there.found.size, there.mtime_ns, 1, 0, 0]
+
+    def _remove(self, request: Request, path: str) -> None:
+        if path in self._new:
+            os.close(self._new.pop(path))
+            return
+        place, key = self._below(request, path)
+        # The right to remove is needed only where there is something.
+        if place.head(key) is not None:
+            place.remove(key)
+
+    def _copy(self, request: Request, row: list[str]) -> None:
+        place, origin = self._below(request, row[0])
+        there = place.head(origin)
+        if there is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", place.url(origin))
+        place.copy(there.found, self._below(request, row[1])[1])
+
+    def _create(self, request: Request) -> None:
+        items = request["items"][: passing.FDS_AT_ONCE]
+        self._at(request["root"])
+        fds = _unnamed([0] * len(items))
+        names = [f".burst-{request['job']}-{os.urandom(6).hex()}" for _ in items]
+        self._new.update(zip(names, map(os.dup, fds), strict=True))
+        try:
+            self._send({"items": names}, fds)
+        finally:
+            _close(fds)
+
+    def _finish(self, request: Request) -> None:
+        """Small ones side by side, large ones one after the other with their parts side by side."""
+        whole: list[Future[None]] = []
+        large: list[tuple[Place, str, int, int]] = []
+        fds: list[int] = []
+        try:
+            for new, path, _mode, mtime_ns in request["items"]:
+                fd = self._new.pop(new)
+                fds.append(fd)
+                place, key = self._below(request, path)
+                size = os.fstat(fd).st_size
+                if len(place.parts(size)) > 1:
+                    large.append((place, key, fd, mtime_ns))
+                else:
+                    whole.append(self._pool.submit(place.put, key, Part(fd, 0, size), mtime_ns))
+            _results(whole)
+            for place, key, fd, mtime_ns in large:
+                self._upload(place, key, fd, mtime_ns)
+        finally:
+            _wait(whole)
+            _close(fds)
+        self._answer([None for _ in request["items"]])
+
+    def _upload(self, place: Place, key: str, fd: int, mtime_ns: int) -> None:
+        upload = place.begin(key, mtime_ns)
+        work: list[Future[None]] = []
+        try:
+            for number, (offset, length) in enumerate(place.parts(os.fstat(fd).st_size)):
+                work.append(self._pool.submit(upload.put, number, Part(fd, offset, length)))
+            _results(work)
+            upload.complete()
+        except BaseException:
+            # A part that comes after the end of its upload would be left.
+            _wait(work)
+            upload.abort()
+            raise
+
+
+def _unknown(request: Request) -> None:
+    raise OSError(errno.ENOSYS, f"objects have no such thing as {request['do']}")
+
+
+def _found(source: str, row: list[Any]) -> Found:
+    """The object of a row."""
+    _, path, size, mtime_ns, tag, _ = row
+    key = source.partition("://")[2].partition("/")[2]
+    return Found(f"{key}{path}" if not key or key.endswith("/") else key, int(size), int(mtime_ns), tag)
+
+
+def _download(place: Place, found: Found, fd: int, offset: int) -> None:
+    length = min(PART_BYTES, found.size - offset)
+    at = offset
+    for block in place.read(found, offset, length):
+        view = memoryview(block)
+        while view:
+            count = os.pwrite(fd, view, at)
+            view, at = view[count:], at + count
+    if at != offset + length:
+        text = f"only {at - offset} of {length} bytes came from the server"
+        raise OSError(errno.EAGAIN, text, place.url(found.key))
+
+
+def _unnamed(sizes: Iterable[int]) -> list[int]:
+    """Files without names, where there is room for so many bytes. Raises OSError."""
+    sizes = list(sizes)
+    folders = ["/var/tmp", os.path.expanduser("~")]  # noqa: S108, PTH111
+    need, most = sum(sizes), 0
+    for folder in folders:
+        try:
+            room = os.statvfs(folder)
+            most = max(most, room.f_bavail * room.f_frsize)
+            if room.f_bavail * room.f_frsize <= need:
+                continue
+            return _open(folder, len(sizes))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+    text = f"{need} bytes are needed for a while in {' or '.join(folders)}, where {most} are free and may be written"
+    raise OSError(errno.ENOSPC, text)
+
+
+def _open(folder: str, count: int) -> list[int]:
+    fds: list[int] = []
+    try:
+        for _ in range(count):
+            with tempfile.TemporaryFile(dir=folder) as file:
+                fds.append(os.dup(file.fileno()))
+    except BaseException:
+        _close(fds)
+        raise
+    return fds
+
+
+def _results(work: list[Future[Any]]) -> list[Any]:
+    try:
+        return [one.result() for one in work]
+    finally:
+        _wait(work)
+
+
+def _wait(work: list[Future[Any]]) -> None:
+    """None of it goes on: what has not begun never does."""
+    for one in work:
+        one.cancel()
+    for one in work:
+        if not one.cancelled():
+            one.exception()
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

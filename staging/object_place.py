@@ -1,0 +1,156 @@
+"""What a bucket of S3 and a container of Swift are to the hand that works on them with their user's own credentials."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+PART_BYTES = 32 << 20
+"""Larger objects are read and written in parts of this size, side by side."""
+PASSING = errno.EAGAIN
+"""Of a failure that may be over in a while."""
+_STAMP = re.compile(r"(\d{1,12})(?:\.(\d{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object. ``tag`` changes with its content; ``mtime_ns``: when it was put."""
+
+    key: str
+    size: int
+    mtime_ns: int
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """An object with the time that whoever put it wrote to it, or else when it was put. Nanoseconds since 1970."""
+
+    found: Found
+    mtime_ns: int
+
+
+class Place(Protocol):
+    """One bucket or container. From several threads; raises OSError only, whose ``strerror`` is a sentence."""
+
+    origin: str
+    """Tells it from every other."""
+
+    def url(self, key: str) -> str:
+        """For people."""
+        ...
+
+    def listed(self, prefix: str) -> Iterator[Found]:
+        """All objects whose key begins so, in the order of keys."""
+        ...
+
+    def head(self, key: str) -> Stamped | None:
+        """One object; None: it is not there."""
+        ...
+
+    def read(self, found: Found, offset: int, length: int) -> Iterator[bytes]:
+        """Bytes of the object as it was found; EAGAIN where it has changed since."""
+        ...
+
+    def parts(self, size: int) -> list[tuple[int, int]]:
+        """The parts (offset, length) in which an object of this size is put; one: in a single call."""
+        ...
+
+    def put(self, key: str, part: Part, mtime_ns: int) -> None:
+        """Puts an object in a single call."""
+        ...
+
+    def begin(self, key: str, mtime_ns: int) -> Upload:
+        """Begins an object of several parts."""
+        ...
+
+    def copy(self, source: Found, key: str) -> None:
+        """Within the place. EFBIG where it is too large for that."""
+        ...
+
+    def remove(self, key: str) -> None:
+        """One that is gone is no error."""
+        ...
+
+    def try_writing(self, key: str) -> None:
+        """Raises where an object cannot be put; leaves nothing."""
+        ...
+
+
+class Upload(Protocol):
+    """An object of several parts on its way; ``put`` from several threads."""
+
+    def put(self, number: int, part: Part) -> None:
+        """Part ``number``, from 0."""
+        ...
+
+    def complete(self) -> None:
+        """The object is there."""
+        ...
+
+    def abort(self) -> None:
+        """Nothing of it is left."""
+        ...
+
+
+class Part(io.RawIOBase):
+    """A run of bytes of an open file, as a file of its own: what HTTP clients want to send."""
+
+    def __init__(self, fd: int, offset: int, length: int) -> None:
+        super().__init__()
+        self._fd, self._from, self.length, self._at = fd, offset, length, 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __bool__(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        """As RawIOBase."""
+        return True
+
+    def seekable(self) -> bool:
+        """As RawIOBase."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """As RawIOBase."""
+        count = min(len(buffer), self.length - self._at)
+        if count <= 0:
+            return 0
+        read = os.preadv(self._fd, [memoryview(buffer)[:count]], self._from + self._at)
+        self._at += read
+        return read
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As RawIOBase."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.length}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        """As RawIOBase."""
+        return self._at
+
+
+def cut(size: int, part: int, most: int) -> list[tuple[int, int]]:
+    """At most ``most`` parts of at least ``part`` bytes, but for the last."""
+    part = max(part, -(-size // most))
+    return [(offset, min(part, size - offset)) for offset in range(0, size, part)] or [(0, 0)]
+
+
+def stamp(mtime_ns: int) -> str:
+    """A time as rclone writes it to objects: seconds with a fraction."""
+    return f"{mtime_ns // 10**9}.{mtime_ns % 10**9:09d}"
+
+
+def stamped(text: str, otherwise: int) -> int:
+    """The reverse of ``stamp``; ``otherwise`` where that is no time."""
+    found = _STAMP.fullmatch(text or "")
+    return int(found[1]) * 10**9 + int((found[2] or "0").ljust(9, "0")) if found else otherwise
