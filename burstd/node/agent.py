@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 FOLDER = "/var/lib/burst"
-QUIET_S = 60.0
+QUIET_S = 15.0
 """An agent at work says something every few seconds; one that was not heard for so long is given up."""
 # The whole program is there under its name, or it is not there.
 _DELIVER = """

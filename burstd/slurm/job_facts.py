@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from burstd.model.errors import SchedulerRefused
@@ -28,7 +29,7 @@ class JobFacts:
     account: str
     partitions: tuple[str, ...]
     state: str
-    """Slurm's name: ``RUNNING``, ``TIMEOUT`` ..."""
+    """Slurm's name: ``RUNNING``, ``TIMEOUT`` ...; during stage-out that of the job's end."""
     exit_code: str
     """``0:0``: exit status and signal."""
     nodes: tuple[str, ...]
@@ -75,7 +76,7 @@ def parse(block: str) -> JobFacts | None:
         gid=int(group[2]),
         account=words.get("Account", "").replace("(null)", ""),
         partitions=tuple(p for p in words.get("Partition", "").split(",") if p),
-        state=words.get("JobState", ""),
+        state=_end(words),
         exit_code=words.get("ExitCode", ""),
         nodes=tuple(expand(nodes)) if nodes not in ("", "(null)", "None", "None assigned") else (),
         work_dir=lines.get("WorkDir", ""),
@@ -94,3 +95,17 @@ def _seconds(text: str) -> float:
         return 0.0
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _end(words: Mapping[str, str]) -> str:
+    """The job's state. While its output is staged out, Slurm shows only that: how it ended is told by exit and reason."""
+    state, reason = words.get("JobState", ""), words.get("Reason", "")
+    if state != "STAGE_OUT":
+        return state
+    status, _, signal = words.get("ExitCode", "0:0").partition(":")
+    if reason in _ENDS:
+        return _ENDS[reason]
+    return "FAILED" if status != "0" else "COMPLETED" if signal in ("", "0") else "CANCELLED"
+
+
+_ENDS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
