@@ -1,0 +1,314 @@
+"""Objects of users, in and out, with a user's rights and own credentials, on real servers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import httpx
+import pytest
+
+from burstd.data.bringer import Bringer, Brought
+from burstd.data.hands import Account, Hand, HandError, hand_of
+from burstd.data.index import Index
+from burstd.data.object_hands import ObjectHand, object_hand
+from burstd.data.progress import Progress
+from burstd.data.sender import Owner, Sender
+from burstd.model.data import Tree
+from burstd.testing.store_world import Line
+from staging.object_place import Found, Place
+from staging.object_rows import rows
+from tests.data.memory import MemoryStager
+from tests.lab.s3_server import S3Server
+from tests.lab.swift_server import SwiftServer
+
+UID = 61007
+BIG = os.urandom(1 << 20) * 70
+"""Larger than what is put in one call, to S3 and to Swift."""
+TREE = {"a.txt": b"hello", "sub/b c\n.txt": b"x" * 5000, "sub/deep/é": b"", "big": BIG}
+boxes = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+
+@dataclass
+class World:
+    """One kind of server, with a bucket of a user's own."""
+
+    kind: str
+    address: tuple[str, int]
+    put: Callable[[str, bytes], object]
+    get: Callable[[str], tuple[bytes, Mapping[str, str]]]
+    """Content, and what was written to it beside (names in lower case)."""
+    names: Callable[[], set[str]]
+    """All objects, and what is left of those that were not finished."""
+    secret: str
+    files: Callable[[int], Mapping[str, str]]
+    """The user's configuration, by path in his home, for a server at this port."""
+
+    @property
+    def root(self) -> str:
+        return f"{self.kind}://mine"
+
+    @contextmanager
+    def user(self, files: Mapping[str, str] | None = None, port: int = 0) -> Iterator[Account]:
+        """One with a home of his own and these files in it."""
+        home = Path(tempfile.mkdtemp(prefix="burst-test-"))
+        home.chmod(0o755)
+        try:
+            for name, text in (self.files(port or self.address[1]) if files is None else files).items():
+                file = home / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+                file.chmod(0o600)
+            for path in (home, *home.rglob("*")):
+                os.chown(path, UID, UID)
+            yield Account("someone", UID, UID, (UID,), str(home))
+        finally:
+            shutil.rmtree(home)
+
+    @contextmanager
+    def hand(self, files: Mapping[str, str] | None = None, port: int = 0) -> Iterator[ObjectHand]:
+        with self.user(files, port) as who, object_hand(who, self.kind) as hand:
+            yield hand
+
+
+def _s3_world(server: S3Server) -> World:
+    server.make_bucket("mine")
+    server.make_bucket("other")
+    server.client().put_object(Bucket="other", Key="theirs", Body=b"secret")
+    key = server.keys["mine"]
+    client = server.client(key)
+    place = urlsplit(server.endpoint)
+
+    def get(name: str) -> tuple[bytes, Mapping[str, str]]:
+        found = client.get_object(Bucket="mine", Key=name)
+        return found["Body"].read(), found["Metadata"]
+
+    def keys() -> set[str]:
+        uploads = client.list_multipart_uploads(Bucket="mine").get("Uploads", ())
+        listed = client.list_objects_v2(Bucket="mine").get("Contents", ())
+        return {row["Key"] for row in listed} | {f"unfinished {row['Key']}" for row in uploads}
+
+    def files(port: int) -> Mapping[str, str]:
+        config = f"[default]\nregion = nowhere\n[profile burst]\nregion = us-east-1\nendpoint_url = http://127.0.0.1:{port}\n"
+        keys = f"[burst]\naws_access_key_id = {key.access_key}\naws_secret_access_key = {key.secret_key}\n"
+        return {".aws/config": config, ".aws/credentials": keys}
+
+    return World(
+        "s3", (str(place.hostname), int(place.port or 80)),
+        lambda name, body: client.put_object(Bucket="mine", Key=name, Body=body), get, keys, key.secret_key, files,
+    )  # fmt: skip
+
+
+def _swift_world(server: SwiftServer) -> World:
+    client = httpx.Client(headers={"X-Auth-Token": server.token()}, trust_env=False, timeout=60)
+    base = server.storage_url
+    client.put(f"{base}/mine").raise_for_status()
+    place = urlsplit(base)
+
+    def get(name: str) -> tuple[bytes, Mapping[str, str]]:
+        found = client.get(f"{base}/mine/{quote(name)}").raise_for_status()
+        return found.content, {n.removeprefix("x-object-meta-"): v for n, v in found.headers.items()}
+
+    def keys() -> set[str]:
+        rest = client.get(f"{base}/mine_segments", params={"format": "json"})
+        parts = {f"unfinished {row['name']}" for row in rest.json()} if rest.status_code == 200 else set()
+        wanted = {f"unfinished {row['name'].lstrip('/').partition('/')[2]}" for row in _slo_parts()}
+        listed = client.get(f"{base}/mine", params={"format": "json"}).json()
+        return {row["name"] for row in listed} | (parts - wanted)
+
+    def _slo_parts() -> list[dict[str, str]]:
+        found: list[dict[str, str]] = []
+        for row in client.get(f"{base}/mine", params={"format": "json"}).json():
+            about = client.get(f"{base}/mine/{quote(row['name'])}", params={"multipart-manifest": "get"})
+            found += about.json() if about.headers.get("x-static-large-object") else []
+        return found
+
+    def files(port: int) -> Mapping[str, str]:
+        text = f"""clouds:
+  other: {{auth_type: password, auth: {{auth_url: "http://127.0.0.1:1/v3"}}}}
+  burst:
+    auth_type: v1password
+    auth: {{auth_url: "{server.auth_url}", username: "{server.user}", password: "{server.key}"}}
+    object_store_endpoint_override: "http://127.0.0.1:{port}{place.path}"
+"""
+        return {".config/openstack/clouds.yaml": text}
+
+    return World(
+        "swift", (str(place.hostname), int(place.port or 80)),
+        lambda name, body: client.put(f"{base}/mine/{quote(name)}", content=body).raise_for_status(),
+        get, keys, server.key, files,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[pytest.param("s3", marks=boxes), pytest.param("swift", marks=boxes)])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "s3":
+        with S3Server(folder, own_keys=["mine"]) as s3:
+            yield _s3_world(s3)
+    else:
+        with SwiftServer(folder) as swift:
+            yield _swift_world(swift)
+
+
+@contextmanager
+def files_of(who: Account) -> Iterator[tuple[Hand, Path]]:
+    """A hand for files, and a folder of the user's."""
+    folder = Path(who.home) / "work"
+    folder.mkdir()
+    os.chown(folder, who.uid, who.gid)
+    with hand_of(who) as hand:
+        yield hand, folder
+
+
+def _bring(stager: MemoryStager, hand: Hand, tree: Tree, root: str) -> list[Brought]:
+    told: list[Brought] = []
+    Bringer(stager.get, "memory").bring(
+        hand, tree, root, job="7", name="", brought=told.append, cancelled=threading.Event()
+    )
+    return told
+
+
+def test_a_tree_comes_in_once(world: World) -> None:
+    for name, body in TREE.items():
+        world.put(f"in/{name}", body)
+    world.put("inside", b"beside it")
+    stager = MemoryStager()
+    sender = Sender(Index(None), stager)
+    source, size = f"{world.root}/in/", sum(map(len, TREE.values()))
+    with world.user() as who, object_hand(who, world.kind) as hand, files_of(who) as (files, folder):
+        look = hand.look(source)
+        assert (look.size, look.single, look.whole) == (size, False, True)
+        first, again, third = Progress(), Progress(), Progress()
+        tree = sender.send(hand, source, owner=Owner(UID), progress=first)
+        assert (tree.size, hand.bytes_fetched) == (size, size)
+        assert sender.send(hand, source, owner=Owner(UID), progress=again).digest == tree.digest
+        assert (again.bytes_sent, again.bytes_hits, hand.bytes_fetched) == (0, size, size)
+        _bring(stager, files, tree, str(folder))
+        assert {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()} == TREE
+        world.put("in/a.txt", b"other")
+        sender.send(hand, source, owner=Owner(UID), progress=third)
+        assert (third.bytes_hits, hand.bytes_fetched) == (size - 5, size + 5)
+        single = sender.send(hand, f"{world.root}/in/a.txt", owner=Owner(UID))
+        assert (single.single, single.size, single.entries) == (True, 5, 1)
+
+
+def test_what_cannot_come_in(world: World) -> None:
+    world.put("there/x", b"x")
+    cases = {
+        f"{world.root}/none": "there is no such object",
+        f"{world.root}/none/": "there is no object below it",
+        f"{world.root}/there": "end it in '/' for all that lies below it",
+        f"{world.kind}://nowhere/x": "there is no bucket|there is no container|do not allow it",
+    }
+    if world.kind == "s3":
+        cases["s3://other/theirs"] = r"the credentials of profile burst in .*/\.aws/credentials do not allow it"
+        cases["s3://other/"] = "do not allow it"
+    with world.hand() as hand:
+        for source, said in cases.items():
+            with pytest.raises(HandError, match=said) as caught:
+                hand.look(source)
+            assert source in str(caught.value)
+            assert world.secret not in str(caught.value)
+        assert hand.look(f"{world.root}/there/x").size == 1, "a hand outlives refusals"
+
+
+def test_credentials_that_are_none(world: World) -> None:
+    name = [*world.files(1)][-1]
+    right = dict(world.files(world.address[1]))
+    wrong = {**right, name: right[name].replace(world.secret, "made-up")}
+    cases = [({}, rf"no credentials in .*/{name}: write"), (wrong, rf"{name}")]
+    for files, said in cases:
+        with world.hand(files) as hand, pytest.raises(HandError, match=said) as caught:
+            hand.look(f"{world.root}/x")
+        assert caught.value.errno == 13, caught.value
+        assert world.secret not in str(caught.value)
+        assert "made-up" not in str(caught.value)
+    with world.user(right) as who:
+        (Path(who.home) / name).chmod(0)
+        with object_hand(who, world.kind) as hand, pytest.raises(HandError, match=name):
+            hand.look(f"{world.root}/x")
+
+
+def test_outputs_go_home_once(world: World) -> None:
+    stager = MemoryStager()
+    sender = Sender(Index(None), stager)
+    with world.user() as who, files_of(who) as (files, folder), object_hand(who, world.kind) as hand:
+        (folder / "d").mkdir()
+        (folder / "d/small").write_bytes(b"s" * 3000)
+        (folder / "big").write_bytes(BIG)
+        (folder / "link").symlink_to("big")
+        os.link(folder / "d/small", folder / "second")
+        for path in folder.rglob("*"):
+            os.lchown(path, UID, UID)
+        os.utime(folder / "big", ns=(1_700_000_000_123_456_789,) * 2)
+        tree = sender.send(files, str(folder), owner=Owner(UID))
+        room = hand.free(f"{world.root}/out/7")
+        assert (room.writable, room.there) == (True, False)
+        _bring(stager, hand, tree, f"{world.root}/out/7")
+        assert hand.left_out == [f"{world.root}/out/7/link"]
+        assert {key for key in world.names() if "out/7" in key} == {f"out/7/{n}" for n in ("big", "d/small", "second")}
+        body, beside = world.get("out/7/big")
+        assert (body == BIG, beside["mtime"]) == (True, "1700000000.123456789")
+        assert world.get("out/7/second")[0] == b"s" * 3000
+        assert {b.path: b.skipped for b in _bring(stager, hand, tree, f"{world.root}/out/7")} == {
+            "big": True, "d/small": True,
+        }  # fmt: skip
+        assert hand.free(f"{world.root}/out/7").there
+        hand.remove(f"{world.root}/out/7", ["second", "gone"])
+        assert "out/7/second" not in world.names()
+
+
+def test_a_broken_upload_leaves_nothing(world: World) -> None:
+    stager = MemoryStager()
+    sender = Sender(Index(None), stager)
+    with Line(world.address) as line, world.user(port=line.port) as who, files_of(who) as (files, folder):
+        (folder / "big").write_bytes(BIG)
+        os.chown(folder / "big", UID, UID)
+        tree = sender.send(files, str(folder), owner=Owner(UID))
+        line.cut_after(8 << 20)
+        with object_hand(who, world.kind) as hand:
+            with pytest.raises(HandError, match="the server does not answer") as caught:
+                _bring(stager, hand, tree, f"{world.root}/broken")
+            assert caught.value.errno == 11
+            assert not {key for key in world.names() if "broken" in key}
+            line.whole()
+            _bring(stager, hand, tree, f"{world.root}/broken")
+        assert world.get("broken/big")[0] == BIG
+
+
+class Listed:
+    """Keys in a place that has nothing else."""
+
+    origin = "test"
+
+    def __init__(self, *keys: str) -> None:
+        self._keys = keys
+
+    def url(self, key: str) -> str:
+        return f"s3://b/{key}"
+
+    def listed(self, prefix: str) -> Iterator[Found]:
+        return (Found(key, 3 * (not key.endswith("/")), 1, "t") for key in self._keys if key.startswith(prefix))
+
+
+@pytest.mark.parametrize(
+    ("keys", "seen"),
+    [
+        (["p/a", "p/b/c", "p/b/d/e"], ["d:", "o:a", "d:b", "o:b/c", "d:b/d", "o:b/d/e"]),
+        (["p/", "p/dir/", "p/x"], ["d:", "d:dir", "o:x"]),
+        (["p/a", "p/a-b", "p/a/c"], ["d:", "o:a", "o:a-b", "x:a/c"]),
+        (["p/../up", "p//x", "p/a/./b", "p/" + "n" * 256], ["d:", "x:../up", "x:/x", "x:a/./b", "x:" + "n" * 256]),
+        (["p/a/b", "p/a/c", "p/b"], ["d:", "d:a", "o:a/b", "o:a/c", "o:b"]),
+    ],
+)
+def test_keys_as_paths(keys: list[str], seen: list[str]) -> None:
+    place: Place = Listed(*keys)  # type: ignore[assignment]
+    assert [f"{row[0]}:{row[1]}" for row in rows(place, "p/")] == seen
