@@ -29,6 +29,9 @@ WRITES = frozenset(
         "save_breaker",
         "clear_breakers",
         "record_remarks",
+        "make_staging",
+        "move_staging",
+        "touch_staging",
         "purge",
     }
 )

@@ -3,17 +3,63 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.work import Task
-from burstd.model.data import Staging
+from burstd.model.data import Directives, Staging
+from burstd.model.data import StageState as S
 from burstd.model.snapshot import SlurmView
 from burstd.slurm.job_facts import JobFacts
 from burstd.slurm.stage_server import StageReply
 
 Answer = Callable[[StageReply], None]
+
+GONE_AFTER_S = 20.0
+"""A job that Slurm's listings have not shown for so long, twice at least, is asked about."""
+LISTENS_S = 45.0
+"""A client asks again every 20 s: one that has not done so for this long is dead."""
+ACTIVE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "COMPLETING", "RESIZING", "SIGNALING", "STOPPED"})
+"""Slurm's names for jobs that have their nodes and may write to them."""
+QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+"""For jobs that will start, for the first time or again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """Work that has come back and is not on record so far."""
+
+    task: Task
+    result: Any
+    """What it returned, or the exception that it raised."""
+    done: Callable[[Staging, Any], Staging]
+    """Writes down what came of it; returns the record."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What is known of one life of a job: from its setup to its teardown, which may be followed by another."""
+
+    over: bool = False
+    """Slurm has torn it down."""
+    hurry: bool = False
+    """... and said that its output is not wanted."""
+    again: bool = False
+    """Slurm has begun the next one."""
+    ended_as: str = ""
+    """The job's last state, where a hook told it."""
+    size: int | None = None
+    """Bytes of its sources, as far as was looked."""
+    rest_until: float = 0.0
+    placed: set[str] = field(default_factory=set)
+    """Claims whose machines have the input."""
+    failures: list[Exception] = field(default_factory=list)
+    """Of work that was begun together, while some of it is still under way."""
+    warnings: tuple[str, ...] = ()
+    times: dict[S, float] = field(default_factory=dict)
+    """When it came into these states, as read from the log."""
 
 
 @dataclass(slots=True)
@@ -21,32 +67,99 @@ class Run:
     """One job."""
 
     job_id: str
-    script: str = ""
-    script_path: str = ""
+    life: Life = field(default_factory=Life)
+    directives: Directives | None = None
+    """What its script asks for; None: no hook has brought the script so far."""
+    begun: bool = False
+    """Slurm has set the job up, and that was not looked at so far."""
     facts: JobFacts | None = None
-    size: int | None = None
-    """Bytes of its sources, as far as was looked."""
-    torn: bool = False
-    """Slurm has told that the job is over for it."""
-    hurry: bool = False
-    """Its output is given up."""
-    asking: int = 0
-    """Questions to Slurm under way."""
+    """What Slurm said last; see ``unknown``."""
+    unknown: bool = False
+    """Slurm does not know the job (any more)."""
+    wanted: int = 1
+    """How often something has happened after which Slurm must be asked ..."""
+    answered: int = 0
+    """... and up to which of them it was."""
+    asking: bool = False
     ask_after: float = 0.0
-    unheard: list[Callable[[JobFacts | None], None]] = field(default_factory=list)
-    """What waits for an answer that Slurm did not give."""
-    rest_until: float = 0.0
-    outstanding: int = 0
-    lost: set[str] = field(default_factory=set)
-    fetched: set[str] = field(default_factory=set)
-    warnings: tuple[str, ...] = ()
+    ask_pause: float = 0.0
+    missing: tuple[int, float] = (0, 0.0)
+    """In how many listings in a row it was not as expected, and since when."""
     hooks: dict[str, Answer] = field(default_factory=dict)
+    heard: dict[str, float] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
+    back: dict[str, Back] = field(default_factory=dict)
+
+    # What Slurm says.
 
     @property
-    def task(self) -> Task | None:
-        """Any of the work under way."""
-        return next(iter(self.tasks.values()), None)
+    def fresh(self) -> bool:
+        """What is known of the job is younger than what has happened to it."""
+        return self.answered >= self.wanted
+
+    @property
+    def state(self) -> str:
+        """Slurm's; empty: it does not know the job."""
+        return "" if self.unknown or self.facts is None else self.facts.state
+
+    @property
+    def active(self) -> bool:
+        """It may be at work on its nodes."""
+        return self.state in ACTIVE
+
+    @property
+    def queued(self) -> bool:
+        """It will start."""
+        return self.state in QUEUED
+
+    @property
+    def ended(self) -> bool:
+        """For Slurm it is over for good."""
+        return not self.active and not self.queued and self.state != "STAGE_OUT"
+
+    def ask(self, after: float = 0.0) -> None:
+        """Slurm must be asked, not before ``after``."""
+        self.wanted += 1
+        self.ask_after = max(self.ask_after, after)
+
+    def told(self, facts: JobFacts | None, question: int) -> None:
+        """Slurm's answer to the question of this number."""
+        self.unknown = facts is None
+        self.facts = facts or self.facts
+        self.answered = question
+        self.ask_pause = 0.0
+
+    def facts_of(self, row: Staging) -> JobFacts | None:
+        """What Slurm said last of the job on record; None: nothing, or another job has its number by now."""
+        facts = self.facts
+        return facts if facts and (facts.uid, facts.work_dir) == (row.uid, row.work_dir) else None
+
+    def elsewhere(self, row: Staging) -> bool:
+        """Whether it is about to start on other nodes than those of the record."""
+        nodes = self.facts.nodes if self.facts else ()
+        return "pre_run" in self.hooks and bool(nodes) and set(nodes) != set(row.nodes)
+
+    # Its hooks.
+
+    def wait_for(self, hook: str, answer: Answer, now: float) -> bool:
+        """A hook waits; True: it did already, and this is its client asking again."""
+        again = hook in self.hooks
+        self.hooks[hook], self.heard[hook] = answer, now
+        return again
+
+    def drop(self, *hooks: str) -> None:
+        """Forgets hooks whose clients are dead."""
+        for hook in hooks:
+            self.hooks.pop(hook, None)
+
+    def answer(self, reply: Callable[[str], StageReply | None]) -> dict[str, StageReply]:
+        """Answers the hooks for which there is a reply; returns what was said."""
+        said = {hook: told for hook in self.hooks if (told := reply(hook)) is not None}
+        for hook, told in said.items():
+            self.hooks.pop(hook)(told)
+        return said
+
+    # Its work.
 
     def begin(self, name: str, task: Task) -> None:
         """A piece of work is under way."""
@@ -66,19 +179,6 @@ class Run:
         task = self.tasks.get(name)
         return task.meter.read() if task else None
 
-    def wait_for(self, hook: str, answer: Answer) -> bool:
-        """A hook waits; True: it did already, and this is its client asking again."""
-        again = hook in self.hooks
-        self.hooks[hook] = answer
-        return again
-
-    def answer(self, reply: Callable[[str], StageReply | None]) -> None:
-        """Answers the hooks for which there is a reply."""
-        for hook in tuple(self.hooks):
-            said = reply(hook)
-            if said is not None:
-                self.hooks.pop(hook)(said)
-
 
 class Runs:
     """Of all jobs."""
@@ -86,51 +186,54 @@ class Runs:
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
-        self._seen: dict[str, float] = {}
-        self._listings = 0
-        self._missing: dict[str, tuple[int, float]] = {}
+        self._read = 0.0
 
     def of(self, job_id: str) -> Run:
         """One job's."""
         with self._lock:
             return self._runs.setdefault(job_id, Run(job_id))
 
-    def keep(self, live: Iterable[str]) -> None:
-        """Forgets jobs that are on record no more, unless a hook of theirs waits."""
+    def all(self) -> tuple[Run, ...]:
+        """Every job's."""
+        return tuple(self._runs.values())
+
+    def keep(self, live: Iterable[str], now: float) -> None:
+        """Forgets clients that are dead, and jobs that are on record no more unless something of theirs waits."""
         alive = set(live)
+        for run in self.all():
+            run.drop(*(hook for hook in run.hooks if now - run.heard[hook] > LISTENS_S))
         with self._lock:
-            self._runs = {
-                j: run
-                for j, run in self._runs.items()
-                if j in alive or run.hooks or run.asking or run.tasks or run.unheard
-            }
-            self._missing = {j: m for j, m in self._missing.items() if j in alive}
+            self._runs = {j: run for j, run in self._runs.items() if j in alive or run.hooks or run.asking or run.tasks}
 
-    def listed(self, slurm: SlurmView) -> None:
-        """Counts the jobs that a listing did not show. A listing that was counted before says nothing new."""
-        if slurm.read == self._seen.get(""):
+    def listed(self, slurm: SlurmView, rows: Mapping[str, Staging], now: float) -> None:
+        """Has Slurm asked about jobs that its listings do not show, or show in a state that the record does not fit.
+
+        A listing proves nothing by itself: a task of an array bears another name in it than its hooks. A listing that
+        was seen before says nothing new.
+        """
+        if slurm.read == self._read:
             return
-        self._seen[""] = slurm.read
-        shown = {job.id for job in slurm.jobs} | {job.array_job_id for job in slurm.jobs}
-        for job_id, run in list(self._runs.items()):
-            names = {job_id, run.facts.queue_id} if run.facts else {job_id}
-            if names & shown or (run.facts and run.facts.queue_id.partition("_")[0] in shown):
-                self._missing.pop(job_id, None)
-            else:
-                times, first = self._missing.get(job_id, (0, slurm.read))
-                self._missing[job_id] = (times + 1, first)
+        self._read = slurm.read
+        shown = {job.id: job.state.value for job in slurm.jobs}
+        for job_id, row in rows.items():
+            run = self.of(job_id)
+            state = shown.get(job_id) or shown.get(run.facts.queue_id if run.facts else job_id)
+            if state and (row.state is not S.PLACED or state in ACTIVE):
+                run.missing = (0, 0.0)
+                continue
+            times, first = run.missing
+            run.missing = (times + 1, first or slurm.read)
+            if times >= 1 and now - run.missing[1] >= GONE_AFTER_S and not run.hooks:
+                run.missing = (0, 0.0)
+                run.ask()
 
-    def vanished(self, row: Staging, now: float, after_s: float) -> bool:
-        """Whether Slurm has stopped showing the job: seen missing twice, and long enough ago."""
-        times, first = self._missing.get(row.job_id, (0, now))
-        run = self._runs.get(row.job_id)
-        return times >= 2 and now - first >= after_s and not (run and run.hooks)
-
-    def next_due(self, now: float) -> float:
+    def due(self, now: float) -> float:
         """When the next pause ends."""
-        return min((r.rest_until for r in self._runs.values() if r.rest_until > now), default=float("inf"))
+        rests = [r.life.rest_until for r in self.all() if r.life.rest_until > now]
+        asks = [max(now, r.ask_after) for r in self.all() if not r.fresh and not r.asking]
+        return min([*rests, *asks], default=float("inf"))
 
     def readings(self) -> dict[str, tuple[Reading, ...]]:
-        """Of all work under way."""
+        """Of all work under way; from any thread."""
         with self._lock:
             return {j: tuple(t.meter.read() for t in r.tasks.values()) for j, r in self._runs.items() if r.tasks}

@@ -89,6 +89,17 @@ class Transfers(Protocol):
         """What Slurm knows of the job now; None: nothing (any more)."""
         ...
 
+    def nudge(self, job_id: str) -> None:
+        """Has Slurm see at once that the job may start, a moment after its data_in was answered.
+
+        Nothing where this version of Slurm sees it by itself.
+        """
+        ...
+
+    def release(self, job_id: str) -> None:
+        """Takes the hold away that Slurm puts on a job whose input was refused; nothing where there is none."""
+        ...
+
     def look(self, task: Task) -> Looked:
         """How much the job's sources are."""
         ...

@@ -1,0 +1,108 @@
+"""What Slurm's word means for the data of a job, and what its hooks are told. Pure: reads the record and the run."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from burstd.daemon.stage.runs import Run
+from burstd.model.data import StageState as S
+from burstd.model.data import Staging
+from burstd.slurm.stage_server import StageReply
+
+OK = StageReply("ok")
+REQUEUED = "REQUEUED"
+"""As a job's last state: it will start again."""
+_OUTPUT = (S.PLACED, S.COLLECTING, S.BRINGING)
+_AFTER = ("data_out", "test_data_out")
+_BEFORE = ("data_in", "test_data_in")
+STARTING = ("setup", *_BEFORE, "pre_run")
+"""Hooks of a job that is to have its input."""
+
+
+class Fate(Enum):
+    """Where the data of a job goes."""
+
+    ON = auto()
+    """On its way."""
+    COLLECT = auto()
+    """The job has stopped: its output is due."""
+    GIVE_UP = auto()
+    """Its output is not wanted."""
+    CLEAR = auto()
+    """Nothing of it is needed."""
+
+
+def owed(row: Staging) -> bool:
+    """Whether a held one has output that is not home."""
+    return row.state is S.HELD and row.resume in (S.COLLECTING, S.BRINGING)
+
+
+def fate(row: Staging, run: Run) -> Fate:
+    """``run`` must be fresh."""
+    life = run.life
+    ending = any(hook in run.hooks for hook in _AFTER)
+    if row.state in _OUTPUT or owed(row):
+        # A hurried teardown tells that its owner gives the output up, unless the job goes on: then Slurm starts it
+        # over by itself, and the hurry is not about this run.
+        if life.hurry and not run.queued and not life.again and (ending or row.job_state != REQUEUED):
+            return Fate.GIVE_UP
+        if row.state is S.PLACED and (life.over or life.again or ending or not run.active or run.elsewhere(row)):
+            return Fate.COLLECT
+        return Fate.ON
+    if row.state is S.HELD:
+        # Slurm tears a job down whose input was refused, and holds it: the reason stays on record meanwhile.
+        return Fate.CLEAR if life.again or run.ended else Fate.ON
+    if row.state is S.PLACING and (ending or run.elsewhere(row)):
+        return Fate.CLEAR
+    return Fate.CLEAR if life.over or life.again or run.ended else Fate.ON
+
+
+def outcome(row: Staging, run: Run) -> str:
+    """How a job that has stopped ended, by Slurm's name; empty: nobody knows."""
+    if run.queued or run.life.again or run.elsewhere(row):
+        return REQUEUED
+    return run.life.ended_as or run.state
+
+
+def starts_over(row: Staging, run: Run) -> bool:
+    """Whether a hook that waits tells that Slurm has begun another life of the job than the one on record."""
+    left = row.state in (S.COLLECTING, S.BRINGING, S.HOME) or owed(row)
+    if any(hook in run.hooks for hook in _BEFORE) and (left or row.state in (S.PLACING, S.PLACED)):
+        return True
+    if "pre_run" in run.hooks and (left or (row.state is S.PLACED and run.elsewhere(row))):
+        return True
+    # A Slurm that lost its newest jobs gives their numbers again.
+    other = run.facts is not None and run.facts_of(row) is None
+    changed = run.directives is not None and run.directives != row.directives
+    return (other or changed) and any(hook in run.hooks for hook in STARTING)
+
+
+def reply(row: Staging | None, run: Run, hook: str, env: dict[str, str]) -> StageReply | None:
+    """What a hook that waits is told now; None: it waits on."""
+    if hook in _AFTER:
+        # Never refused: Slurm would forget the job, and ask no more.
+        return None if row is not None and (row.state in (S.PLACING, *_OUTPUT) or owed(row)) else OK
+    if row is None:
+        if not run.fresh:
+            return None
+        return OK if hook == "setup" else StageReply("refused", _why_none(run))
+    if hook == "setup":
+        # Where another life has to end first, data_in waits for that.
+        return OK
+    if not run.fresh:
+        return None
+    if row.state is S.HELD:
+        if owed(row):
+            return StageReply("refused", f"what the job left in its last run is not home: {row.error}")
+        return None if run.life.again else StageReply("refused", row.error)
+    if run.life.again or run.life.over:
+        return None
+    if hook in _BEFORE:
+        return StageReply("ok", env=env) if row.state is S.STAGED else None
+    return OK if row.state is S.PLACED and not run.elsewhere(row) else None
+
+
+def _why_none(run: Run) -> str:
+    if run.ended:
+        return "Slurm does not want to start this job any more"
+    return "burstd does not know the job's script: requeue the job"

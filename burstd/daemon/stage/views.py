@@ -1,0 +1,45 @@
+"""How the data of each job stands, for decisions on nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from burstd.core.staging import Rates, ready_at
+from burstd.daemon.stage.fate import owed
+from burstd.daemon.stage.runs import Run
+from burstd.model.data import DataView, Staging
+from burstd.model.data import StageState as S
+
+_AFTER_RUN = (S.COLLECTING, S.BRINGING)
+
+
+def views(
+    rows: Sequence[Staging],
+    run_of: Callable[[str], Run],
+    rates: Rates,
+    now: float,
+    ended: Callable[[Staging, Run], float],
+) -> dict[str, DataView]:
+    """By the job's id in the queue, and by its number where that is another. ``ended``: when a job's output was due."""
+    found: dict[str, DataView] = {}
+    ahead = 0
+    for row in sorted(rows, key=lambda r: r.created):
+        run = run_of(row.job_id)
+        ready = 0.0
+        rate = rates.of(row.store, "in")
+        size = run.life.size or 0
+        if row.state is S.WAITING:
+            ready = ready_at(now, size, ahead, rate) if size else 0.0
+            ahead += size
+        elif row.state is S.SENDING:
+            reading = run.read("in")
+            left = max(size - reading.done, 0) if reading else size
+            ready = ready_at(now, left, 0, rate)
+            ahead += left
+        # Output that is owed keeps its nodes, whether somebody is at it or not.
+        state = S(row.resume) if owed(row) else row.state
+        over = ended(row, run) if state in _AFTER_RUN else 0.0
+        view = DataView(state, ready, row.nodes, row.since, row.error, over)
+        for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
+            found[job_id] = view
+    return found

@@ -1,0 +1,162 @@
+"""Where the bytes of jobs are in staging's crash tests, and transfers that move them there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
+from burstd.model.claim import Claim
+from burstd.model.data import Tree
+from burstd.slurm.job_facts import JobFacts
+from tests.crash.stage_slurm import BurstSlurm
+
+SLOTS = ("c1", "c2", "c3", "c4")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one run of a job wrote on one node."""
+
+    job_id: str
+    run: int
+    node: str
+
+
+@dataclass(slots=True)
+class Ground:
+    """Where everything is. Bytes are there or not."""
+
+    inputs: set[tuple[str, str]] = field(default_factory=set)
+    """(job, input) in the store; what they share stays there."""
+    outputs: dict[tuple[str, str], set[Output]] = field(default_factory=dict)
+    """(job, node) -> what lies in the store."""
+    disks: dict[str, dict[str, set[Output]]] = field(default_factory=dict)
+    """Claim -> job with a folder there -> its output."""
+    premises: dict[str, set[Output]] = field(default_factory=dict)
+    """Job with a folder on premises -> its output."""
+    home: set[Output] = field(default_factory=set)
+    ended: dict[str, list[Ended]] = field(default_factory=dict)
+    died: set[Output] = field(default_factory=set)
+    """Lost with its machine."""
+    unwanted: set[str] = field(default_factory=set)
+    """Jobs whose owner gave the output up."""
+    written: set[Output] = field(default_factory=set)
+    faults: dict[tuple[str, str], Exception] = field(default_factory=dict)
+    """(kind, job or empty for any) -> how its next transfer fails."""
+    moved: list[tuple[str, str, str]] = field(default_factory=list)
+    """Transfers that came to their end: kind, job, claim."""
+    nudged: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+class FakeTransfers:
+    """See burstd.daemon.stage.work.Transfers."""
+
+    def __init__(self, ground: Ground, slurm: BurstSlurm) -> None:
+        self._ground = ground
+        self._slurm = slurm
+        self._done: set[tuple[object, ...]] = set()
+        """What this process has been told that it is complete."""
+
+    def facts(self, job_id: str) -> JobFacts | None:
+        """See Transfers."""
+        return self._slurm.facts(job_id)
+
+    def nudge(self, job_id: str) -> None:
+        """See Transfers."""
+        self._ground.nudged.append(job_id)
+
+    def release(self, job_id: str) -> None:
+        """See Transfers."""
+        self._slurm.release(job_id)
+
+    def _enter(self, task: Task, kind: str, place: str = "") -> None:
+        ground, job = self._ground, task.job
+        what = (job.job_id, job.created, kind, place)
+        if what in self._done:
+            ground.violations.append(f"{kind} of job {job.job_id} {place} was complete and is repeated")
+        if task.cancelled.is_set():
+            raise Cancelled("it was told to stop")
+        fault = ground.faults.pop((kind, job.job_id), None) or ground.faults.pop((kind, ""), None)
+        if fault is not None:
+            raise fault
+        ground.moved.append((kind, job.job_id, place))
+        self._done.add(what)
+
+    def look(self, task: Task) -> Looked:
+        """See Transfers."""
+        self._enter(task, "look")
+        return Looked(1000, 2, True)
+
+    def send(self, task: Task) -> Sent:
+        """See Transfers."""
+        self._enter(task, "send")
+        job, trees, sent = task.job, {}, 0
+        for wanted in job.directives.stage_in:
+            if (job.job_id, wanted.name) not in self._ground.inputs:
+                self._ground.inputs.add((job.job_id, wanted.name))
+                sent += 500
+            trees[wanted.name] = Tree("in", f"{job.job_id}-{wanted.name}", (), 1, 500)
+        return Sent(trees, 500 * len(trees), sent, 1.0)
+
+    def _disk(self, claim: Claim) -> dict[str, set[Output]]:
+        disk = self._ground.disks.get(claim.id)
+        if disk is None:
+            raise StageFailed(f"{claim.slot} does not answer", again=True)
+        return disk
+
+    def place(self, task: Task, claim: Claim) -> None:
+        """See Transfers."""
+        disk = self._disk(claim)
+        self._enter(task, "place", claim.id)
+        job = task.job
+        for wanted in job.directives.stage_in:
+            assert (job.job_id, wanted.name) in self._ground.inputs, f"{wanted.name} of {job.job_id} is not there"
+            assert wanted.name in job.trees
+        disk.setdefault(job.job_id, set())
+
+    def link(self, task: Task) -> None:
+        """See Transfers."""
+        self._enter(task, "link")
+        self._ground.premises.setdefault(task.job.job_id, set())
+
+    def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
+        """See Transfers."""
+        job, disk = task.job, self._disk(claim)
+        self._enter(task, "collect", claim.id)
+        known = self._slurm.jobs.get(job.job_id)
+        if files != (f"/home/{job.user}/slurm-{job.job_id}.out",):
+            assert not files
+            assert known is None or known.phase == "gone" or known.uid != job.uid, "the job's own output is not fetched"
+        found = disk.get(job.job_id, set())
+        prefix = f"out/{job.job_id}/{claim.slot}"
+        if not found:
+            return Collected({}, 0, 1.0)
+        self._ground.outputs[job.job_id, claim.slot] = set(found)
+        return Collected({"0": Tree(prefix, "d", (), len(found), 10)}, 10, 1.0)
+
+    def bring(self, task: Task, ended: Ended) -> int:
+        """See Transfers."""
+        self._enter(task, "bring")
+        job = task.job
+        fetched = {key.partition("/")[0] for key in job.outputs}
+        assert not fetched & set(ended.lost)
+        assert fetched | set(ended.lost) == set(job.nodes) & set(SLOTS), (job, ended)
+        for node in fetched:
+            self._ground.home |= self._ground.outputs.get((job.job_id, node), set())
+        if ended.on_premises:
+            self._ground.home |= self._ground.premises.get(job.job_id, set())
+        self._ground.ended.setdefault(job.job_id, []).append(ended)
+        return 10
+
+    def clear(self, task: Task, claims: Sequence[Claim]) -> None:
+        """See Transfers."""
+        disks = [self._disk(claim) for claim in claims]
+        self._enter(task, "clear")
+        job_id = task.job.job_id
+        for key in [key for key in self._ground.outputs if key[0] == job_id]:
+            del self._ground.outputs[key]
+        for disk in disks:
+            disk.pop(job_id, None)
+        self._ground.premises.pop(job_id, None)

@@ -1,0 +1,342 @@
+"""The world of staging's crash tests: the real desk and record among virtual bytes, machines and a Slurm with hooks."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+from burstd.core.staging import TransferLimits
+from burstd.daemon.stage.desk import StageDesk, StageRules
+from burstd.daemon.stage.fate import owed
+from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.data import OUTPUT_ON_NODES, StageState
+from burstd.model.offer import Offer, Pool
+from burstd.model.shape import Shape
+from burstd.model.snapshot import SlurmView, Unavailable
+from burstd.sim.clock import VirtualClock
+from burstd.slurm.stage_server import StageCall, StageReply
+from burstd.store import Store, StoreError, replay_stagings
+from tests.crash.faults import Bomb, Crash, Disk, dying_calls, store_that_may_die
+from tests.crash.stage_ground import SLOTS, FakeTransfers, Ground, Output
+from tests.crash.stage_slurm import BurstJob, BurstSlurm
+from tests.crash.workers import Delay, QueuedWorkers
+
+SHAPE = Shape(4, 8000)
+POOLS = {"cpu": Pool("cpu", SLOTS, ("burst",), SHAPE)}
+LIMITS = TransferLimits(site=2, per_user=1)
+LANES = ("stage:slurm", "stage:look", "stage:in", "stage:nodes", "stage:home", "stage:clear")
+SCRIPT = """#!/bin/sh
+#BURST stage_in /data/{user}/a as a
+#BURST stage_in /data/b as b copy
+#BURST stage_out out to /home/{user}/results
+"""
+TICK_S = 10.0
+LISTING_S = 5.0
+MOVES = frozenset({"look", "send", "place", "link", "collect", "bring", "clear"})
+
+
+class StageWorld:
+    """One site with four cloud nodes that are up, and one on premises."""
+
+    def __init__(self, folder: Path, *, template: Path | None = None, retries: int = 4) -> None:
+        self.clock = VirtualClock()
+        self.ground = Ground()
+        self.slurm = BurstSlurm(self.clock, self)
+        self.bomb, self.disk = Bomb(), Disk()
+        self.delays: dict[str, Delay] = {}
+        self.claims: dict[str, Claim] = {}
+        self._made = self._generation = 0
+        self._rules = StageRules("/scratch", "store", LIMITS, retries)
+        self._path = folder / "burstd.db"
+        if template is not None:
+            shutil.copy(template, self._path)
+        self._view: SlurmView | Unavailable = Unavailable("", 0.0)
+        self._listed = self.due = 0.0
+        self.desk: StageDesk | None = None
+        self.workers = QueuedWorkers(self.clock, self.delays)
+        self._store: Store | None = None
+        for slot in SLOTS:
+            self.boot(slot)
+        self.clock.advance(1)
+        self.start()
+
+    # Machines.
+
+    def boot(self, slot: str) -> None:
+        """A new machine on a slot."""
+        self._made += 1
+        now = self.clock.now()
+        offer = Offer("sim", "r", "z", "t", False, SHAPE, Decimal(1))
+        self.claims[slot] = Claim(
+            f"claim-{self._made}", "site", "cpu", slot, offer, Cause.DEMAND, ClaimState.OPEN, now, now
+        )
+        self.ground.disks[self.claims[slot].id] = {}
+
+    def break_node(self, slot: str, *, requeue: bool = False, noticed_s: float = 5.0, again_s: float = 60.0) -> None:
+        """A machine is gone; burstd notices it later, and starts another one later still."""
+        claim = self.claims.get(slot)
+        if claim is None or claim.id not in self.ground.disks:
+            return
+        for outputs in self.ground.disks.pop(claim.id).values():
+            self.ground.died |= outputs
+        self.slurm.fail_node(slot, requeue=requeue)
+        now = self.clock.now()
+        self.clock.at(now + noticed_s, lambda: self.claims.update({slot: replace(claim, state=ClaimState.LOST)}))
+        self.clock.at(now + noticed_s + again_s, lambda: self.boot(slot))
+
+    # For Slurm: see Site.
+
+    def ask(self, call: StageCall, tell: Callable[[StageReply], None]) -> bool:
+        """See Site."""
+        if self.desk is None:
+            return False
+        desk, generation = self.desk, self._generation
+
+        def told(reply: StageReply) -> None:
+            if generation == self._generation:
+                self._check_answer(call, reply)
+                tell(reply)
+
+        self.workers.post(lambda: desk.hear(call, told))
+        return True
+
+    def free(self, partition: str) -> tuple[str, ...]:
+        """See Site."""
+        if partition == "onprem":
+            return ("op1",)
+        return tuple(s for s in SLOTS if self.claims[s].id in self.ground.disks)
+
+    def allocated(self, job: BurstJob) -> None:
+        """See Site: Slurm allocates nothing before the input is in the store."""
+        if job.partition == "burst" and job.id not in {j for j, _ in self.ground.inputs}:
+            self.ground.violations.append(f"job {job.id} was allocated before its input was in the store")
+
+    def started(self, job: BurstJob) -> None:
+        """See Site."""
+        for node in job.nodes:
+            output = Output(job.id, job.runs, node)
+            self.ground.written.add(output)
+            if node not in SLOTS:
+                places: dict[str, set[Output]] | None = self.ground.premises
+            else:
+                places = self.ground.disks.get(self.claims[node].id)
+            if places is None:
+                self.ground.died.add(output)
+            elif job.id not in places:
+                self.ground.violations.append(f"job {job.id} started on {node} without its input")
+            else:
+                places[job.id].add(output)
+
+    def unwanted(self, job: BurstJob) -> None:
+        """See Site."""
+        self.ground.unwanted.add(job.id)
+
+    def _check_answer(self, call: StageCall, reply: StageReply) -> None:
+        if call.hook == "data_out" and reply.result != "ok":
+            self.ground.violations.append(f"data_out of {call.job_id} was answered {reply}")
+
+    # The process.
+
+    def start(self) -> None:
+        """burstd starts; nothing where it runs."""
+        if self.desk is not None:
+            return
+        self._generation += 1
+        self._store = Store.open(self._path, self.clock)
+        self.workers = QueuedWorkers(self.clock, self.delays)
+        transfers = dying_calls(
+            FakeTransfers(self.ground, self.slurm), self.bomb, "stage", MOVES | {"facts", "nudge", "release"}, []
+        )
+        self.desk = StageDesk(
+            store=store_that_may_die(self._store, self.bomb, self.disk), workers=self.workers, clock=self.clock,
+            transfers=transfers, pools=lambda: POOLS, rules=self._rules,
+        )  # fmt: skip
+        self._listed = 0.0
+        self._view = Unavailable("not read yet", self.clock.now())
+        self.due = self.clock.now()
+
+    def kill(self) -> None:
+        """burstd is killed: all but the database file is lost."""
+        if self.desk is None:
+            return
+        self.desk = None
+        self._generation += 1
+        self.workers = QueuedWorkers(self.clock, self.delays)
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        self.slurm.burstd_died()
+
+    def step(self) -> None:
+        """One loop of burstd, where it runs."""
+        if self.desk is None:
+            return
+        now = self.clock.now()
+        if now >= self._listed + LISTING_S:
+            self._listed = now
+            self._view = Unavailable("silent", now) if self.slurm.silent else self.slurm.view()
+        try:
+            changed = self.workers.drain()
+            due = self.desk.step(self._view, tuple(self.claims.values()))
+            self.due = now if changed else max(now, min(due, now + TICK_S))
+            self._check_views()
+        except StoreError:
+            self.due = now + 5.0
+        except Crash:
+            self.kill()
+
+    def work(self, which: int = 0) -> bool:
+        """One piece of queued work, any that is due; False: there is none."""
+        try:
+            return self.workers.run(which)
+        except Crash:
+            self.kill()
+            return False
+
+    def turn(self, most_s: float) -> None:
+        """What happens by itself next."""
+        if self.clock.now() >= self.due:
+            self.step()
+        while self.work():
+            pass
+        if self.workers.answered:
+            self.due = self.clock.now()
+        if self.desk is None:
+            self.clock.advance(min(1.0, most_s))
+        else:
+            now = self.clock.now()
+            goal = min(self.due, self.workers.due(), self.clock.next_alarm(), now + most_s)
+            self.clock.advance_to(max(now, goal))
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Lets the world go its way for so long, or until something is so."""
+        end = self.clock.now() + seconds
+        turns = 0
+        before = self.clock.now()
+        while self.clock.now() < end and not until():
+            self.turn(end - self.clock.now())
+            turns = turns + 1 if self.clock.now() == before else 0
+            before = self.clock.now()
+            assert turns < 200, f"burstd loops without end\n{self.report()}"
+
+    # What is so.
+
+    @property
+    def store(self) -> Store:
+        """The record; a process must run."""
+        assert self._store is not None
+        return self._store
+
+    def state(self, job_id: str) -> StageState | None:
+        """Where the data of a job stands."""
+        row = self.store.find_staging(job_id)
+        return row.state if row else None
+
+    def is_(self, job_id: str, *states: StageState) -> Callable[[], bool]:
+        """For ``run``: a job's data has come so far."""
+        return lambda: self._store is not None and self.state(job_id) in states
+
+    def phase(self, job_id: str, *phases: str) -> Callable[[], bool]:
+        """For ``run``: a job has come so far in Slurm."""
+        return lambda: self.slurm.jobs[job_id].phase in phases
+
+    def count(self, kind: str, job_id: str) -> int:
+        """How often a transfer came to its end."""
+        return sum(1 for moved in self.ground.moved if moved[:2] == (kind, job_id))
+
+    def submit(
+        self, job_id: str, *, nodes: int = 1, run_s: float = 30.0, user: str = "ada", partition: str = "burst",
+        queue_id: str = "", end_as: str = "COMPLETED",
+    ) -> str:  # fmt: skip
+        """A job with input and output."""
+        uid = {"ada": 1001, "bob": 1002}[user]
+        job = BurstJob(job_id, queue_id or job_id, user, uid, SCRIPT.format(user=user), nodes, run_s, partition, end_as)
+        self.ground.inputs -= {(job_id, name) for name in ("a", "b")}
+        return self.slurm.submit(job)
+
+    def _check_views(self) -> None:
+        """Output that is nowhere but on a node keeps it."""
+        assert self.desk is not None
+        views = self.desk.views()
+        for slot, claim in self.claims.items():
+            for job_id, outputs in self.ground.disks.get(claim.id, {}).items():
+                row = self.store.find_staging(job_id)
+                safe = self.ground.home | self.ground.outputs.get((job_id, slot), set())
+                if outputs <= safe or job_id in self.ground.unwanted or row is None:
+                    continue
+                view = views.get(job_id)
+                if view is None or view.state not in OUTPUT_ON_NODES or slot not in view.nodes:
+                    self.ground.violations.append(f"{slot} is not kept for {outputs - safe}: {view}")
+        sending = [row for row in self.store.stagings() if row.state is StageState.SENDING]
+        users = Counter(row.user for row in sending)
+        if len(sending) > LIMITS.site or any(n > LIMITS.per_user for n in users.values()):
+            self.ground.violations.append(f"too many are sent at once: {[r.job_id for r in sending]}")
+
+    def check(self) -> None:
+        """Raises AssertionError with what is wrong."""
+        assert not self.ground.violations, "\n".join([*self.ground.violations, self.report()])
+
+    def heal(self) -> None:
+        """Every fault is over, and burstd runs."""
+        self.bomb.disarm()
+        self.delays.clear()
+        self.ground.faults.clear()
+        self.disk.writes_left = None
+        self.slurm.silent = False
+        self.start()
+
+    def calm(self, hours: float = 3.0) -> None:
+        """Lets a healed world go on, with an administrator who has held data tried again, until nothing is left."""
+        end = self.clock.now() + hours * 3600
+        while not self.at_rest():
+            assert self.clock.now() < end, self.report()
+            assert self.desk is not None
+            for row in self.store.stagings():
+                if row.state is StageState.HELD:
+                    self.desk.retry(row.job_id, "root")
+            for job in self.slurm.jobs.values():
+                self.slurm.release(job.id)
+            self.run(30.0)
+            self.check()
+
+    def at_rest(self) -> bool:
+        """No job is left, and none's data."""
+        return all(job.phase == "gone" for job in self.slurm.jobs.values()) and not self.store.stagings()
+
+    def check_end(self) -> None:
+        """Output is home, and nothing of any job is left; the log gives the rows."""
+        ground = self.ground
+        for output in ground.written - ground.home:
+            if output.job_id in ground.unwanted:
+                continue
+            told = {node for ended in ground.ended.get(output.job_id, []) for node in ended.lost}
+            assert output in ground.died, f"{output} was dropped\n{self.report()}"
+            assert output.node in told, f"nobody was told that {output} is lost\n{self.report()}"
+        assert not ground.outputs, ground.outputs
+        assert not any(ground.disks.values()), ground.disks
+        assert not ground.premises, ground.premises
+        self.check_log()
+
+    def check_log(self) -> None:
+        """The log gives the rows."""
+        rows = {row.job_id: row for row in self.store.stagings(live=False)}
+        assert replay_stagings(self.store.events(subject="stage:", limit=1_000_000)) == rows
+
+    def held(self) -> list[str]:
+        """Jobs whose output waits for a person."""
+        return [row.job_id for row in self.store.stagings() if owed(row)]
+
+    def report(self) -> str:
+        """What is left, for a person."""
+        lines = [f"{j.id} {j.queue_id}: {j.phase} {j.state} life {j.life} {j.nodes}" for j in self.slurm.jobs.values()]
+        lines.append(f"answers: {self.slurm.answers[-30:]}")
+        lines.append(f"machines: {[(c.slot, c.id, c.state.value) for c in self.claims.values()]} {self.ground.disks}")
+        lines.append(f"written {self.ground.written} home {self.ground.home} died {self.ground.died}")
+        if self._store is not None:
+            events = self.store.events(subject="stage:", limit=100_000)[-60:]
+            lines += [f"{e.time - 1_800_000_000:.2f} {e.subject} {e.old}>{e.new} {e.reason}" for e in events]
+        return "\n".join(lines)
