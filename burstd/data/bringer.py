@@ -14,6 +14,8 @@ from burstd.model.data import Tree
 from burstd.model.errors import BurstdError
 
 FILES_AT_ONCE = 64
+BYTES_AT_ONCE = 256 << 20
+"""Files are written together up to this size: for objects, so much waits on this machine's disk to be put."""
 _WRITE = 1 << 20
 
 
@@ -33,7 +35,7 @@ class Brought:
 
 
 class Bringer:
-    """Writes trees to destinations. ``get`` fetches an object by its key; ``pay`` waits for bandwidth for so many bytes."""
+    """Writes trees to destinations. ``get`` fetches an object by its key; ``pay`` waits until so many bytes may go."""
 
     def __init__(
         self, get: Callable[[str], bytes], where: str, pay: Callable[[int], object] = lambda _size: None
@@ -66,17 +68,20 @@ class Bringer:
         hand.make(root, [""])
         with Fetched(self._fetch, tree.prefix, self._where) as objects:
             batch: list[Entry] = []
+            held = 0
             for entry in decode(bytes(view) for _, view in objects.each(tree.manifest)):
                 if cancelled.is_set():
                     raise Stopped("it was told to stop")
                 # Small groups of one kind keep the order in which entries depend on each other.
-                if batch and (len(batch) >= FILES_AT_ONCE or _kind(batch[0]) != _kind(entry)):
+                full = len(batch) >= FILES_AT_ONCE or held + entry.size > BYTES_AT_ONCE
+                if batch and (full or _kind(batch[0]) != _kind(entry)):
                     total += self._batch(hand, objects, batch, root, job, name, taken, brought, moved)
-                    batch = []
+                    batch, held = [], 0
                 if entry.kind == "d" and entry.path:
                     directories.append((taken(os.fsdecode(entry.path)), entry.mode, entry.mtime_ns))
                 if entry.path:
                     batch.append(entry)
+                    held += entry.size
             total += self._batch(hand, objects, batch, root, job, name, taken, brought, moved)
         hand.settle(root, sorted(directories, key=lambda d: d[0].count("/"), reverse=True))
         return total

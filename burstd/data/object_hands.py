@@ -45,6 +45,10 @@ class ObjectHand(Hand):
             self._child.kill()
         super().close()
 
+    def within(self, seconds: float) -> None:
+        """From now on each answer has so much time."""
+        self._sock.settimeout(max(0.01, seconds))
+
     def fetch(self, source: str, rows: Sequence[list[Any]]) -> list[int]:
         """See Hand; counts."""
         fds = super().fetch(source, rows)
@@ -87,4 +91,7 @@ def object_hand(
 
     # The site's way out, if it has one; nothing else of burstd's.
     env = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    if socket_path is not None and not socket_path.exists():
+        text = f"{kind}:// cannot be reached: an administrator starts burstd-object-hand.socket, which is {socket_path}"
+        raise HandError("", errno.ENOENT, text)
     return started(make, [found.origin], {**hello, "objects": kind}, socket_path, min_uid, env)

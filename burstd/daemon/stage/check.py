@@ -5,8 +5,10 @@ slurmctld waits for the answer and answers nobody else meanwhile, so nothing her
 
 from __future__ import annotations
 
+import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -16,6 +18,7 @@ from burstd.core.staging import Use, quota
 from burstd.core.units import size_text
 from burstd.daemon.stage.places import DatasetSource, place, source, values
 from burstd.data.hands import Account, Hand, HandError, account, printable
+from burstd.data.object_hands import ObjectHand, scheme
 from burstd.model.data import Directives
 from burstd.slurm.stage_server import StageCall, StageReply
 
@@ -38,11 +41,16 @@ class Check:
         self,
         rules: CheckRules,
         hand: Callable[[Account], Hand],
+        objects: Callable[[Account, str, float], ObjectHand],
         usage: Callable[[str, int, str], tuple[Use, Use]],
     ) -> None:
-        """``usage``: what a user (name, uid) and a project have staged and may."""
+        """``objects`` takes how long its hand may take for an answer, in seconds.
+
+        ``usage``: what a user (name, uid) and a project have staged and may.
+        """
         self._rules = rules
         self._hand = hand
+        self._objects = objects
         self._usage = usage
 
     def __call__(self, call: StageCall) -> StageReply:
@@ -76,10 +84,13 @@ class Check:
         for asked in directives.stage_in:
             try:
                 path = source(asked, known, work_dir, self._rules.datasets)
-                # What hangs on the job's number, or lies in a cloud, is looked at when it is staged.
-                if path is None or "://" in path:
+                # What hangs on the job's number is looked at when it is staged.
+                if path is None:
                     continue
                 left = deadline - time.monotonic()
+                if scheme(path):
+                    size += self._look_at_objects(who, path, left)
+                    continue
                 found = hand.look(path, seconds=max(left, 0.05))
                 size += found.size
                 faults += [
@@ -91,7 +102,9 @@ class Check:
         for wanted in directives.stage_out:
             try:
                 path = place(wanted.destination, known, work_dir)
-                if path is not None and "://" not in path and not hand.free(path).writable:
+                if path is not None and scheme(path):
+                    self._try_objects(who, path, deadline - time.monotonic())
+                elif path is not None and not hand.free(path).writable:
                     faults.append(
                         f"line {wanted.line}: stage_out to {printable(path)}: {who.user} may not write there; choose "
                         "a destination of yours"
@@ -102,3 +115,24 @@ class Check:
             too_much = quota(size, *self._usage(who.user, who.uid, project))
             faults += [too_much] if too_much else []
         return faults
+
+    def _look_at_objects(self, who: Account, source: str, left: float) -> int:
+        """Their size, as far as it is known in time. Raises HandError where the user cannot have them."""
+        with _in_time(source), self._objects(who, scheme(source), max(left, 0.05)) as hand:
+            return hand.look(source, seconds=max(left / 2, 0.05)).size
+        return 0
+
+    def _try_objects(self, who: Account, destination: str, left: float) -> None:
+        with _in_time(destination), self._objects(who, scheme(destination), max(left, 0.05)) as hand:
+            hand.free(destination)
+
+
+@contextmanager
+def _in_time(place: str) -> Iterator[None]:
+    """A server that is slow or away keeps nobody from submitting: it is asked again when the data is staged."""
+    try:
+        yield
+    except HandError as error:
+        if error.errno not in (0, errno.EAGAIN):
+            raise
+        log.info("objects could not be looked at when a job was submitted", place=place, error=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import posixpath
@@ -13,10 +14,13 @@ from typing import IO, Any
 
 from burstd.core.words import resolve
 from burstd.daemon.stage.places import ended_well, place, values
+from burstd.daemon.stage.user_hands import UserHands
 from burstd.daemon.stage.work import Ended, StageFailed, Task
 from burstd.data.bringer import Bringer, Brought, Stopped
-from burstd.data.hands import Account, Hand, printable
+from burstd.data.carrying import carry
+from burstd.data.hands import HandError, printable
 from burstd.data.limits import Limits
+from burstd.data.object_hands import scheme
 from burstd.model.data import StageOut, Staging, Tree, When
 from burstd.model.stager import Stager
 
@@ -34,8 +38,7 @@ class _Trip:
     """One job's way home."""
 
     task: Task
-    hand: Hand
-    who: Account
+    hands: UserHands
     bringer: Bringer
     rows: IO[str]
     began: float = field(default_factory=time.monotonic)
@@ -66,16 +69,16 @@ class Homeward:
         self._limits = limits
         self._job_folder = job_folder
 
-    def bring(self, task: Task, hand: Hand, who: Account, ended: Ended) -> int:
+    def bring(self, task: Task, hands: UserHands, ended: Ended) -> int:
         """Everything of one job; returns its bytes. Raises HandError, StagerError, ManifestDamaged, Stopped."""
         job = task.job
         task.meter.expect(sum(tree.size for tree in job.outputs.values()))
         # Millions of files have a long list: it waits on the disk.
         with tempfile.TemporaryFile("w+", encoding="utf-8") as rows:
             bringer = Bringer(
-                self._stager.get, self._stager.name, lambda size: self._limits.wait(who.uid, size, task.cancelled)
+                self._stager.get, self._stager.name, lambda size: self._limits.wait(hands.who.uid, size, task.cancelled)
             )
-            trip = _Trip(task, hand, who, bringer, rows)
+            trip = _Trip(task, hands, bringer, rows)
             for number, wanted in enumerate(job.directives.stage_out):
                 if applies(wanted, job):
                     self._line(trip, number, wanted, on_premises=ended.on_premises)
@@ -87,21 +90,21 @@ class Homeward:
             return trip.size
 
     def _line(self, trip: _Trip, number: int, wanted: StageOut, *, on_premises: bool) -> None:
-        destination = place(wanted.destination, values(trip.who), trip.task.job.work_dir)
-        if destination is None or "://" in destination:
+        destination = place(wanted.destination, values(trip.hands.who), trip.task.job.work_dir)
+        if destination is None:
             raise StageFailed(f"stage_out to {printable(wanted.destination)}: there is no such place", again=False)
         found = [(n, t) for n in trip.task.job.nodes if (t := trip.task.job.outputs.get(f"{n}/{number}")) and t.entries]
-        (there,) = trip.hand.facts(
-            posixpath.dirname(destination.rstrip("/")) or "/", [posixpath.basename(destination.rstrip("/"))]
-        )
-        alone = len(found) == 1 and found[0][1].single and not destination.endswith("/")
-        alone = alone and (there is None or there.kind != "d")
+        alone = len(found) == 1 and found[0][1].single and not _is_directory(trip, destination)
         root, name = posixpath.split(destination) if alone else (destination.rstrip("/") or "/", "")
         trip.roots[root] = None
         taken: dict[str, str] = {}
         for node, tree in found:
             self._tree(trip, tree, node, root, name, taken)
-        moved = self._on_premises(trip, wanted, destination, root) if on_premises else 0
+        moved = 0
+        if on_premises:
+            bring = self._put_objects if scheme(destination) else self._on_premises
+            moved = bring(trip, wanted, destination, root)
+        trip.warnings += [f"{printable(path)} was left out: links are no objects" for path in trip.hands.left_out()]
         if not found and not moved:
             trip.warnings.append(f"nothing matched stage_out {wanted.pattern}")
 
@@ -113,17 +116,17 @@ class Homeward:
             return path if first == node or len(trip.task.job.nodes) == 1 else f"{path}.{node}"
 
         trip.size += trip.bringer.bring(
-            trip.hand, tree, root, job=trip.task.job.job_id, name=name, taken=free,
+            trip.hands.at(root), tree, root, job=trip.task.job.job_id, name=name, taken=free,
             brought=trip.brought(root, node), moved=trip.task.meter.add, cancelled=trip.task.cancelled,
         )  # fmt: skip
 
     def _on_premises(self, trip: _Trip, wanted: StageOut, destination: str, root: str) -> int:
         """Renames, or copies to another file system, what the job left in its folder here."""
         out = f"{self._job_folder(trip.task.job.job_id)}/out"
-        source = posixpath.normpath(f"{out}/{resolve(wanted.pattern, values(trip.who)) or wanted.pattern}")
+        source = posixpath.normpath(f"{out}/{resolve(wanted.pattern, values(trip.hands.who)) or wanted.pattern}")
         names: dict[str, None] = {}
         single = False
-        walk = trip.hand.walk(source)
+        walk = trip.hands.files.walk(source)
         while True:
             try:
                 for row in next(walk).rows:
@@ -142,11 +145,33 @@ class Homeward:
             into = root
             if single and root != destination.rstrip("/"):
                 into, target = root, posixpath.basename(destination)
-            trip.hand.make(into, [""])
-            moved = trip.hand.move(above, name, into, target, job=trip.task.job.job_id)
+            trip.hands.files.make(into, [""])
+            moved = trip.hands.files.move(above, name, into, target, job=trip.task.job.job_id)
             trip.size += moved
             trip.brought(into, "")(Brought(target, moved, "", skipped=False))
         return len(names)
+
+    def _put_objects(self, trip: _Trip, wanted: StageOut, destination: str, root: str) -> int:
+        """Puts what the job left in its folder here; how many objects."""
+        out = f"{self._job_folder(trip.task.job.job_id)}/out"
+        source = posixpath.normpath(f"{out}/{resolve(wanted.pattern, values(trip.hands.who)) or wanted.pattern}")
+        try:
+            single = trip.hands.files.look(source, entries=1).single
+        except HandError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return 0
+        name = ""
+        if single and not _is_directory(trip, destination):
+            trip.roots.pop(root, None)
+            root, name = posixpath.split(destination)
+            trip.roots[root] = None
+        before = trip.files
+        trip.size += carry(
+            trip.hands.files, source, trip.hands.at(root), root, name, job=trip.task.job.job_id,
+            cancelled=trip.task.cancelled, brought=trip.brought(root, ""),
+        )  # fmt: skip
+        return trip.files - before
 
     def _tell(self, trip: _Trip, ended: Ended) -> None:
         """Writes the manifest beside the outputs, and where the job did not end well says so where nobody misses it."""
@@ -163,7 +188,7 @@ class Homeward:
         }  # fmt: skip
         text = json.dumps(head, indent=2)[:-2] + ',\n  "files": ['
         for root in trip.roots:
-            trip.hand.make(root, [""])
+            trip.hands.at(root).make(root, [""])
             with _new(trip, root, f"burst-{job.job_id}.json") as out:
                 out.write(text)
                 trip.rows.seek(0)
@@ -172,7 +197,7 @@ class Homeward:
                 out.write("\n  ]\n}\n")
             mark = f"burst-{job.job_id}.PARTIAL"
             if complete:
-                trip.hand.remove(root, [mark])
+                trip.hands.at(root).remove(root, [mark])
                 continue
             lost = (
                 f" Output of {', '.join(ended.lost)} is lost: the nodes went before it was fetched."
@@ -184,20 +209,32 @@ class Homeward:
                 out.write(f"Job {job.job_id} did not end well {how}: what is here may be incomplete.{lost}\n")
 
 
+def _is_directory(trip: _Trip, destination: str) -> bool:
+    """Whether a single file goes into the destination, rather than becoming it."""
+    if destination.endswith("/"):
+        return True
+    hand = trip.hands.at(destination)
+    if scheme(destination):
+        return hand.free(destination).there
+    (there,) = hand.facts(posixpath.dirname(destination) or "/", [posixpath.basename(destination)])
+    return there is not None and there.kind == "d"
+
+
 class _new:  # noqa: N801 - used as a verb: with _new(...) as out
     """A text file of the owner's that is there whole at the end of ``with``, or not at all."""
 
     def __init__(self, trip: _Trip, root: str, name: str) -> None:
-        self._trip, self._root, self._name = trip, root, name
+        self._hand, self._root, self._name = trip.hands.at(root), root, name
+        self._job = trip.task.job.job_id
 
     def __enter__(self) -> IO[str]:
-        ((self._made, descriptor),) = self._trip.hand.create(self._root, [self._name], job=self._trip.task.job.job_id)
+        ((self._made, descriptor),) = self._hand.create(self._root, [self._name], job=self._job)
         self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape")
         return self._file
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._file.close()
         if kind is None:
-            self._trip.hand.finish(self._root, [(self._made, self._name, 0o644, time.time_ns())])
+            self._hand.finish(self._root, [(self._made, self._name, 0o644, time.time_ns())])
         else:
-            self._trip.hand.remove(self._root, [self._made])
+            self._hand.remove(self._root, [self._made])

@@ -23,6 +23,7 @@ from burstd.daemon.workers import Workers
 from burstd.data.hands import Account, Hand, hand_of
 from burstd.data.index import Index
 from burstd.data.limits import Limits
+from burstd.data.object_hands import ObjectHand, object_hand
 from burstd.data.sender import Sender
 from burstd.model.claim import Claim
 from burstd.model.clock import Clock
@@ -81,12 +82,17 @@ class StageRoom:
         def hand(who: Account) -> Hand:
             return hand_of(who, socket_path=at, min_uid=staging.min_uid)
 
+        def objects(who: Account, kind: str, timeout_s: float | None = None) -> ObjectHand:
+            beside = at.with_name("object-hand.sock") if at else None
+            return object_hand(who, kind, socket_path=beside, min_uid=staging.min_uid, timeout_s=timeout_s)
+
         def folder(job_id: str) -> str:
             return f"{staging.job_dir}/{job_id}"
 
         transfers = HeadTransfers(
             commands=around.commands, stager=stager, sender=Sender(self._index, stager, limits), agent=around.agent,
-            homeward=Homeward(stager, limits, folder), hand=hand, job_folder=folder,
+            homeward=Homeward(stager, limits, folder), hand=hand, objects=objects,
+            job_folder=folder,
             cache_dir=f"{staging.job_dir}/cache", datasets=self._dataset,
         )  # fmt: skip
         rules = StageRules(
@@ -106,7 +112,7 @@ class StageRoom:
         self._error = ""
         self._use = StageUse(StoreUse(stager.name, self._kind, 0.0), quota=staging.quota)
         self._kept: tuple[KeptNode, ...] = ()
-        check = Check(CheckRules(staging.check_s, staging.scratch_max, self._dataset), hand, self._may)
+        check = Check(CheckRules(staging.check_s, staging.scratch_max, self._dataset), hand, objects, self._may)
         hooks = Hooks(self.desk, around.workers, check)
         self._server = StageServer(
             settings.stage_socket, lambda uid: uid in (0, os.geteuid(), around.slurm_uid()), hooks.handle

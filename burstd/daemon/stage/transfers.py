@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from errno import ENOENT
 from itertools import islice
 from typing import Any
 
 from burstd.core.words import resolve
 from burstd.daemon.stage.homeward import FILES, Homeward, applies
 from burstd.daemon.stage.places import DatasetSource, source, values
+from burstd.daemon.stage.user_hands import Objects, UserHands
 from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
 from burstd.data.bringer import Stopped
+from burstd.data.carrying import carry
 from burstd.data.hands import Account, Hand, HandError, account, printable
 from burstd.data.index import StoredKey
 from burstd.data.manifest import ManifestDamaged, object_key
+from burstd.data.object_hands import scheme
 from burstd.data.progress import Progress
 from burstd.data.sender import Owner, Sender, TransferCancelled
 from burstd.model.claim import Claim
@@ -29,6 +33,7 @@ from burstd.slurm.job_facts import JobFacts, job_facts
 LOOK_S = 60.0
 LOOK_ENTRIES = 2_000_000
 AT_ONCE = 1000
+_LOOKS_BY_ITSELF = (23, 11, 0)
 KEEP_FREE = 1 << 30
 """Bytes that the caches of nodes leave free."""
 
@@ -45,6 +50,7 @@ class HeadTransfers:
         agent: NodeAgent,
         homeward: Homeward,
         hand: Callable[[Account], Hand],
+        objects: Objects,
         job_folder: Callable[[str], str],
         cache_dir: str,
         datasets: DatasetSource,
@@ -55,6 +61,7 @@ class HeadTransfers:
         self._agent = agent
         self._homeward = homeward
         self._hand = hand
+        self._objects = objects
         self._folder = job_folder
         self._cache_dir = cache_dir
         self._datasets = datasets
@@ -63,13 +70,23 @@ class HeadTransfers:
         """See Transfers. Raises SchedulerUnavailable."""
         return job_facts(self._commands, job_id)
 
+    def nudge(self, job_id: str) -> None:
+        """See Transfers. Before 23.11 slurmctld does not look at a job again by itself when its input is there."""
+        if self._commands.version() < _LOOKS_BY_ITSELF:
+            self._commands("scontrol", "update", f"JobId={job_id}", "AdminComment=burstd: its input is staged")
+
+    def release(self, job_id: str) -> None:
+        """See Transfers."""
+        self._commands("scontrol", "release", job_id)
+
     def look(self, task: Task) -> Looked:
         """See Transfers."""
         size = entries = 0
         whole = True
-        with self._as_owner(task) as (hand, who):
+        with self._as_owner(task) as hands:
             for asked in task.job.directives.stage_in:
-                found = hand.look(self._source(asked, task.job, who), seconds=LOOK_S, entries=LOOK_ENTRIES)
+                origin = self._source(asked, task.job, hands.who)
+                found = hands.at(origin).look(origin, seconds=LOOK_S, entries=LOOK_ENTRIES)
                 size, entries, whole = size + found.size, entries + found.entries, whole and found.whole
         return Looked(size, entries, whole)
 
@@ -78,8 +95,9 @@ class HeadTransfers:
         began = time.monotonic()
         trees: dict[str, Tree] = {}
         size = sent = hits = 0
-        with self._as_owner(task) as (hand, who):
+        with self._as_owner(task) as hands:
             for asked in task.job.directives.stage_in:
+                origin = self._source(asked, task.job, hands.who)
                 progress = Progress()
                 before = (size, sent, hits)
 
@@ -88,8 +106,8 @@ class HeadTransfers:
 
                 task.meter.follow(so_far)
                 trees[asked.name] = tree = self._sender.send(
-                    hand, self._source(asked, task.job, who), owner=Owner(who.uid, task.job.account),
-                    progress=progress, cancelled=task.cancelled,
+                    hands.at(origin), origin, owner=Owner(hands.who.uid, task.job.account), progress=progress,
+                    cancelled=task.cancelled,
                 )  # fmt: skip
                 size, sent, hits = size + tree.size, sent + progress.bytes_sent, hits + progress.bytes_hits
         return Sent(trees, size, sent, time.monotonic() - began)
@@ -112,14 +130,19 @@ class HeadTransfers:
     def link(self, task: Task) -> None:
         """See Transfers."""
         folder = self._folder(task.job.job_id)
-        with self._as_owner(task) as (hand, who):
-            hand.make(folder, ["", "in", "out", "scratch"])
+        job = task.job.job_id
+        with self._as_owner(task) as hands:
+            files = hands.files
+            files.make(folder, ["", "in", "out", "scratch"])
             for asked in task.job.directives.stage_in:
-                origin = self._source(asked, task.job, who)
-                if asked.access is Access.READ_ONLY:
-                    hand.symlink(f"{folder}/in", [(origin, asked.name, None)], job=task.job.job_id)
+                origin = self._source(asked, task.job, hands.who)
+                if scheme(origin):
+                    there, name = hands.at(origin), asked.name
+                    carry(there, origin, files, f"{folder}/in", name, job=job, cancelled=task.cancelled)
+                elif asked.access is Access.READ_ONLY:
+                    files.symlink(f"{folder}/in", [(origin, asked.name, None)], job=job)
                 else:
-                    hand.copy(origin, f"{folder}/in", asked.name, job=task.job.job_id)
+                    files.copy(origin, f"{folder}/in", asked.name, job=job)
 
     def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
         """See Transfers."""
@@ -140,8 +163,8 @@ class HeadTransfers:
 
     def bring(self, task: Task, ended: Ended) -> int:
         """See Transfers."""
-        with self._as_owner(task) as (hand, who):
-            return self._homeward.bring(task, hand, who, ended)
+        with self._as_owner(task) as hands:
+            return self._homeward.bring(task, hands, ended)
 
     def clear(self, task: Task, claims: Sequence[Claim]) -> None:
         """See Transfers."""
@@ -152,9 +175,14 @@ class HeadTransfers:
                 self._stager.delete(some)
         for claim in claims:
             self._ask(task, claim, "clear")
-        with self._as_owner(task) as (hand, _who):
+        with self._as_owner(task) as hands:
             folder, _, name = self._folder(job.job_id).rpartition("/")
-            hand.remove_tree(folder, [name])
+            try:
+                hands.files.remove_tree(folder, [name])
+            except HandError as error:
+                # Where no job runs on premises there is no such folder.
+                if error.errno != ENOENT:
+                    raise
 
     # Below: what all of them need.
 
@@ -163,21 +191,21 @@ class HeadTransfers:
             path = source(asked, values(who), job.work_dir, self._datasets)
         except ValueError as error:
             raise StageFailed(f"stage_in of {asked.name}: {error}", again=False) from None
-        if path is None or "://" in path:
+        if path is None:
             raise StageFailed(
                 f"stage_in {printable(asked.source)}: there is no such place on this machine", again=False
             )
         return path
 
     @contextmanager
-    def _as_owner(self, task: Task) -> Iterator[tuple[Hand, Account]]:
+    def _as_owner(self, task: Task) -> Iterator[UserHands]:
         with self._told(task):
             who = account(task.job.user)
             if who.uid != task.job.uid:
                 text = f"{who.user} is user {who.uid} on this machine and {task.job.uid} in Slurm"
                 raise StageFailed(f"{text}: nothing is staged for him", again=False)
-            with self._hand(who) as hand:
-                yield hand, who
+            with UserHands(who, self._hand(who), self._objects) as hands:
+                yield hands
 
     @contextmanager
     def _told(self, task: Task) -> Iterator[None]:
