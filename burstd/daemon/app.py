@@ -31,10 +31,12 @@ from burstd.daemon.workers import ThreadWorkers
 from burstd.model.command import CommandResult
 from burstd.model.offer import Pool
 from burstd.model.policy import Policy
+from burstd.model.prover import Prover
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import SlurmView
 from burstd.node.prover import SshProver
+from burstd.node.storage import StorageProver
 from burstd.settings import (
     Fault,
     Plugins,
@@ -124,7 +126,7 @@ def run(ready: Ready) -> None:
         room = _staging(ready, stack, store, workers, clock, hints, prover, lambda: reconciler.rules.pools)
         reconciler = Reconciler(
             cluster=settings.cluster, rules=rules(ready), pace=pace(settings), store=store, scheduler=scheduler,
-            providers=providers, prover=prover, workers=workers, clock=clock,
+            providers=providers, prover=_prover(prover, room, settings), workers=workers, clock=clock,
             user_data=make.user_data(settings), new_id=new_id, stage=room,
         )  # fmt: skip
         _run(ready, stack, _Parts(clock, store, wake, scheduler, workers, reconciler, hints, room))
@@ -151,6 +153,15 @@ def _staging(
         store, workers, clock, make.commands(settings), NodeAgent(prover.connect), pools, lambda: hints.slurm_uid
     )
     return StageRoom(settings, ready.resolved.stores[settings.staging.store], around, stack)
+
+
+def _prover(nodes: SshProver, room: StageRoom | None, settings: Settings) -> Prover:
+    """One that knows storage nodes too, where there may be any."""
+    if room is None:
+        return nodes
+    from burstd.daemon.stage.room import storage_folder  # noqa: PLC0415
+
+    return StorageProver(nodes, storage_folder(settings), room.wishes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,17 @@ from burstd.core import keeping
 from burstd.core.covered import covered_since, tried_since
 from burstd.core.decide import decide
 from burstd.core.inputs import booted
+from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
 from burstd.daemon.executor import Executor
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
 from burstd.daemon.observer import Observer, Pace
+from burstd.daemon.storage_nodes import StorageNodes
 from burstd.daemon.terminator import Terminator
 from burstd.daemon.trust import Trust
 from burstd.daemon.workers import Workers
-from burstd.model.claim import Claim, ClaimState
+from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.clock import Clock
 from burstd.model.data import DataView
 from burstd.model.errors import SchedulerUnavailable
@@ -31,6 +33,7 @@ from burstd.model.prover import Prover
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
+from burstd.model.storage_node import StoreNode
 from burstd.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
@@ -54,7 +57,7 @@ class Data(Protocol):
     """Staging, as the reconciler sees it (burstd.daemon.stage)."""
 
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
-        """Begins what is due; returns when the next is, in burstd's time."""
+        """Begins what is due; returns when the next is, in burstd's time. ``claims``: storage nodes are among them."""
         ...
 
     def views(self) -> Mapping[str, DataView]:
@@ -63,6 +66,10 @@ class Data(Protocol):
 
     def alarms(self) -> Sequence[str]:
         """What needs a person."""
+        ...
+
+    def store_nodes(self) -> Sequence[StoreNode]:
+        """The stores whose storage node burstd launches, as the settings have them."""
         ...
 
 
@@ -95,6 +102,7 @@ class Reconciler:
         self._clock = clock
         self._memory = Memory(pace, clock.now())
         self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims)
+        self._storage = StorageNodes(store)
         trust = Trust(store, clock)
         terminator = Terminator(
             store=store, providers=providers, workers=workers, clock=clock,
@@ -116,7 +124,14 @@ class Reconciler:
         """What keeps the loop from doing its work; empty: nothing."""
 
     def _pools(self) -> Mapping[str, Pool]:
-        return self.rules.pools
+        """Of Slurm's nodes and of storage nodes."""
+        nodes = self._stage.store_nodes() if self._stage is not None else ()
+        return {**self.rules.pools, **{node.pool.name: node.pool for node in nodes}}
+
+    def _store_nodes(self, storage: Sequence[Claim], now: float) -> tuple[StoreNode, ...]:
+        configured = self._stage.store_nodes() if self._stage is not None else ()
+        slots = {slot for pool in self.rules.pools.values() for slot in pool.slots}
+        return self._storage.look(configured, storage, slots, now)
 
     def step(self) -> float:
         """One loop. Returns seconds until the next is due if nothing wakes it before; 0: at once."""
@@ -125,8 +140,9 @@ class Reconciler:
             self._store.expire_pins()
             snapshot = self.observe()
             if self._stage is not None:
-                self._stage_due = self._stage.step(snapshot.slurm, snapshot.claims)
-                snapshot = replace(snapshot, data=self._stage.views())
+                self._stage_due = self._stage.step(snapshot.slurm, (*snapshot.claims, *snapshot.storage))
+                nodes = self._store_nodes(snapshot.storage, snapshot.now)
+                snapshot = replace(snapshot, data=self._stage.views(), store_nodes=nodes)
             plan = decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
             self._memory.tried_since = tried_since(self._memory.tried_since, snapshot, plan.target)
@@ -143,9 +159,11 @@ class Reconciler:
             self._raise_alarm(f"the record cannot be written: {error}")
             return STORE_RETRY_S
         failed = [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
-        ownerless = sorted({c.offer.provider for c in snapshot.claims} - snapshot.clouds.keys())
+        every = (*snapshot.claims, *snapshot.storage)
+        ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
         failed += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         failed += self._stage.alarms() if self._stage is not None else []
+        failed += storage_alarms(snapshot)
         failed += [kept] if (kept := keeping.alarm(snapshot, self.rules.tuning.keep_node_s)) else []
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot, plan.target.look_at)
@@ -164,6 +182,7 @@ class Reconciler:
         now = self._clock.now()
         claims = self._store.claims()
         self._observer.look_at_clouds(claims)
+        storage = tuple(c for c in claims if c.cause is Cause.STORAGE)
         bound = {}
         if not isinstance(slurm, Unavailable):
             bound = {r.job_id: r.nodes for r in slurm.reservations if r.job_id}
@@ -175,7 +194,7 @@ class Reconciler:
             pools=self.rules.pools,
             slurm=slurm,
             clouds=clouds,
-            claims=claims,
+            claims=tuple(c for c in claims if c.cause is not Cause.STORAGE),
             pins=tuple(p for p in self._store.pins() if p.until is None or p.until > now),
             held_slots=frozenset(held.slot for held in self._store.held()),
             breakers=self._store.breakers(),
@@ -184,6 +203,8 @@ class Reconciler:
             bound=bound,
             progress=self._memory.progress(self._observer, now),
             data=self._stage.views() if self._stage is not None else {},
+            storage=storage,
+            store_nodes=self._store_nodes(storage, now),
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:
@@ -198,8 +219,10 @@ class Reconciler:
         brisk = bool(snapshot.bound) or any(c.state in (ClaimState.PROVING, ClaimState.READY) for c in snapshot.claims)
         slurm = self._pace.slurm_fast_s if brisk else self._pace.tick_s if self.watching else self._pace.poll_s
         pins = min((pin.until for pin in snapshot.pins if pin.until is not None), default=float("inf"))
+        every = (*snapshot.claims, *snapshot.storage)
         due = min(
-            self._memory.due(now), self._observer.due(snapshot.claims), pins, self._stage_due, look_at, now + slurm
+            self._memory.due(now), self._observer.due(every), pins, self._stage_due, look_at,
+            self._storage.due(snapshot.storage, snapshot.store_nodes, now), now + slurm,
         )  # fmt: skip
         return max(0.0, due - now)
 

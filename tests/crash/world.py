@@ -13,7 +13,7 @@ from pathlib import Path
 import policies.idle as policies_idle
 from burstd.core.tuning import Tuning
 from burstd.daemon.observer import Pace
-from burstd.daemon.reconciler import Reconciler, Rules
+from burstd.daemon.reconciler import Data, Reconciler, Rules
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.job import JobState
 from burstd.model.offer import OfferRule, Pool
@@ -79,7 +79,9 @@ class World:
         beta: Idempotency = Idempotency.SETTLE,
         lag_s: float = 0.0,
         conf: SlurmConf = SLURM,
+        stage: Data | None = None,
     ) -> None:
+        self._stage = stage
         self.clock = VirtualClock()
         self.slurm = SimSlurm(
             self.clock,
@@ -173,6 +175,7 @@ class World:
             clock=self.clock,
             user_data=self._user_data,
             new_id=self._new_id,
+            stage=self._stage,
         )
         self.due = self.clock.now()
 

@@ -7,6 +7,7 @@ import pwd
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -16,7 +17,9 @@ from burstd.daemon.stage.check import Check, CheckRules
 from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.homeward import Homeward
 from burstd.daemon.stage.hooks import Hooks
+from burstd.daemon.stage.node_desk import NodeDesk
 from burstd.daemon.stage.progress import Reading
+from burstd.daemon.stage.storage import StorageNode
 from burstd.daemon.stage.sweep import Sweep, SweepRules, Swept
 from burstd.daemon.stage.transfers import HeadTransfers
 from burstd.daemon.workers import Workers
@@ -32,6 +35,7 @@ from burstd.model.data import INPUT_NEEDED, OUTPUT_ON_NODES, DataView
 from burstd.model.offer import Pool
 from burstd.model.snapshot import SlurmView, Unavailable
 from burstd.model.stager import Stager, StagerError
+from burstd.model.storage_node import NodeWish, OnNode, StoreNode
 from burstd.node.agent import NodeAgent
 from burstd.settings import Settings
 from burstd.settings.plugins import Chosen
@@ -59,6 +63,11 @@ class Around:
     pools: Callable[[], Mapping[str, Pool]]
     slurm_uid: Callable[[], int | None]
     """SlurmUser's, once it is known."""
+
+
+def storage_folder(settings: Settings) -> Path:
+    """Where the keys of storage nodes are that burstd has launched."""
+    return settings.daemon.state_dir / "storage"
 
 
 class StageRoom:
@@ -99,10 +108,15 @@ class StageRoom:
             str(staging.job_dir), stager.name, TransferLimits(staging.transfers, staging.transfers_per_user),
             staging.retries,
         )  # fmt: skip
-        self.desk = StageDesk(
+        wish = stager.wish if isinstance(stager, OnNode) else None
+        desk = NodeDesk if wish is not None else StageDesk
+        self.desk = desk(
             store=around.store, workers=around.workers, clock=around.clock, transfers=transfers, pools=around.pools,
             rules=rules,
         )  # fmt: skip
+        self._node: StorageNode | None = None
+        if wish is not None and isinstance(stager, OnNode):
+            self._node = StorageNode(around.store, self._index, stager, wish, chosen.name, storage_folder(settings))
         self._sweep = Sweep(
             stager.name, stager, self._index, SweepRules(staging.lifetime_days * DAY_S, staging.cache_size)
         )
@@ -136,6 +150,8 @@ class StageRoom:
 
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
         """One loop's share; returns when the next is due, in burstd's time."""
+        if self._node is not None and isinstance(self.desk, NodeDesk):
+            self._node.follow(claims, self.desk, self._around.clock.now())
         due = self.desk.step(slurm, claims)
         now = self._around.clock.now()
         if now >= self._sweep_due and not self._sweeping:
@@ -152,7 +168,16 @@ class StageRoom:
 
     def views(self) -> dict[str, DataView]:
         """See StageDesk."""
-        return self.desk.views()
+        found = self.desk.views()
+        return self._node.delayed(found, self._around.clock.now()) if self._node is not None else found
+
+    def store_nodes(self) -> Sequence[StoreNode]:
+        """See Data."""
+        return (self._node.node,) if self._node is not None else ()
+
+    def wishes(self) -> Mapping[str, NodeWish]:
+        """What storage nodes shall be, by pool."""
+        return {self._node.node.pool.name: self._node.wish} if self._node is not None else {}
 
     def alarms(self) -> list[str]:
         """What needs a person."""
