@@ -38,7 +38,7 @@ class Bringer:
     """Writes trees to destinations. ``get`` fetches an object by its key; ``pay`` waits until so many bytes may go."""
 
     def __init__(
-        self, get: Callable[[str], bytes], where: str, pay: Callable[[int], object] = lambda _size: None
+        self, get: Callable[[str], bytes], where: str, pay: Callable[[int], bool] = lambda _size: True
     ) -> None:
         self._get = get
         self._where = where
@@ -88,7 +88,8 @@ class Bringer:
 
     def _fetch(self, key: str) -> bytes:
         body = self._get(key)
-        self._pay(len(body))
+        if not self._pay(len(body)):
+            raise Stopped("it was told to stop")
         return body
 
     def _batch(
