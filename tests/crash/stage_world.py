@@ -261,17 +261,21 @@ class StageWorld:
     def _check_views(self) -> None:
         """Output that is nowhere but on a node keeps it."""
         assert self.desk is not None
-        views = self.desk.views()
-        for slot, claim in self.claims.items():
-            for job_id, outputs in self.ground.disks.get(claim.id, {}).items():
-                row = self.store.find_staging(job_id)
-                safe = self.ground.home | self.ground.outputs.get((job_id, slot), set())
-                if outputs <= safe or job_id in self.ground.unwanted or row is None:
-                    continue
-                view = views.get(job_id)
-                if view is None or view.state not in OUTPUT_ON_NODES or slot not in view.nodes:
-                    self.ground.violations.append(f"{slot} is not kept for {outputs - safe}: {view}")
-        sending = [row for row in self.store.stagings() if row.state is StageState.SENDING]
+        ground, rows = self.ground, {row.job_id: row for row in self.store.stagings()}
+        only_here = [
+            (slot, job_id, left)
+            for slot, claim in self.claims.items()
+            for job_id, outputs in ground.disks.get(claim.id, {}).items()
+            if (left := outputs - ground.home - ground.outputs.get((job_id, slot), set()))
+            and job_id not in ground.unwanted
+            and job_id in rows
+        ]
+        views = self.desk.views() if only_here else {}
+        for slot, job_id, left in only_here:
+            view = views.get(job_id)
+            if view is None or view.state not in OUTPUT_ON_NODES or slot not in view.nodes:
+                ground.violations.append(f"{slot} is not kept for {left}: {view}")
+        sending = [row for row in rows.values() if row.state is StageState.SENDING]
         users = Counter(row.user for row in sending)
         if len(sending) > LIMITS.site or any(n > LIMITS.per_user for n in users.values()):
             self.ground.violations.append(f"too many are sent at once: {[r.job_id for r in sending]}")

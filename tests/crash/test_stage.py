@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from burstd.daemon.stage.work import StageFailed
+from burstd.model.claim import ClaimState
 from burstd.model.data import StageState as S
+from burstd.slurm.stage_server import StageCall, StageReply
 from tests.crash.stage_world import LANES, StageWorld
 from tests.crash.workers import Delay
 
@@ -102,9 +106,19 @@ def reach(world: StageWorld, job: str, when: str) -> None:
     assert until(), world.report()
 
 
-@pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("trouble", TROUBLES)
-@pytest.mark.parametrize("burstd", ["lives", "dies after", "dies before"])
+BURSTD = ["lives", "dies after", "dies before"]
+NAMED = [nothing, cancel, requeue, node_dies]
+"""Troubles that meet every death of burstd in the midst of every transfer; the others meet one each."""
+CASES = [
+    (trouble, when, burstd)
+    for t, trouble in enumerate(TROUBLES)
+    for w, when in enumerate(WHEN)
+    for b, burstd in enumerate(BURSTD)
+    if (t + w) % 3 == b or (trouble in NAMED and when in ("sending", "running", "collecting", "bringing"))
+]
+
+
+@pytest.mark.parametrize(("trouble", "when", "burstd"), CASES)
 def test_in_the_midst(world: StageWorld, trouble: Trouble, when: str, burstd: str) -> None:
     job = world.submit("7", nodes=2)
     reach(world, job, when)
@@ -118,3 +132,175 @@ def test_in_the_midst(world: StageWorld, trouble: Trouble, when: str, burstd: st
     world.start()
     finish(world)
     assert not world.held()
+
+
+AGAIN = StageFailed("the store does not answer", again=True)
+NEVER = StageFailed("nobody may read /data/b", again=False)
+
+
+def test_a_job_goes_through_once(world: StageWorld) -> None:
+    job = world.submit("7", nodes=2)
+    finish(world)
+    assert [kind for kind, _, _ in world.ground.moved] == [
+        "look", "send", "place", "place", "collect", "collect", "bring", "clear",
+    ]  # fmt: skip
+    assert world.ground.nudged == [job]
+    assert {o.node for o in world.ground.home} == {"c1", "c2"}
+
+
+def test_refused_input_holds_the_job_until_somebody_releases_it(world: StageWorld) -> None:
+    job = world.submit("7")
+    world.ground.faults["send", job] = NEVER
+    world.run(60, world.phase(job, "held"))
+    world.kill()
+    world.start()
+    world.run(120)
+    assert ("7", "data_in", "refused") in world.slurm.answers
+    row = world.store.staging(job)
+    assert (row.state, row.error) == (S.HELD, str(NEVER))
+    assert world.desk is not None
+    assert world.desk.retry(job, "root")
+    finish(world)
+    assert world.ground.home
+
+
+def test_one_node_of_two_is_tried_again_alone_and_after_its_pause(world: StageWorld) -> None:
+    job = world.submit("7", nodes=2)
+    reach(world, job, "ready")
+    for kind in ("place", "collect"):
+        world.ground.faults[kind, job] = AGAIN
+    reach(world, job, "running")
+    assert world.count("place", job) == 2
+    world.run(600, world.is_(job, S.BRINGING))
+    assert world.count("collect", job) == 2
+    pauses = [e for e in world.store.events(subject="stage:7") if "tried again" in e.reason]
+    assert len(pauses) == 2
+    finish(world)
+
+
+@pytest.mark.parametrize("kind", ["collect", "bring"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_held_output_keeps_its_nodes_until_it_is_home_or_given_up(world: StageWorld, kind: str, dies: bool) -> None:
+    job = world.submit("7")
+    world.ground.faults[kind, job] = NEVER
+    world.run(600, world.is_(job, S.HELD))
+    if dies:
+        world.kill()
+        world.start()
+    world.run(300)  # the world looks whether the node is kept
+    world.check()
+    assert world.held() == [job]
+    assert world.phase(job, "data_out")()
+    assert world.desk is not None
+    if kind == "bring":
+        assert world.desk.retry(job, "root")
+    else:
+        world.ground.unwanted.add(job)
+        assert world.desk.discard(job, "root")
+    finish(world)
+    assert bool(world.ground.home) is (kind == "bring")
+
+
+def test_nothing_is_given_up_of_a_job_that_runs(world: StageWorld) -> None:
+    job = world.submit("7")
+    reach(world, job, "running")
+    assert world.desk is not None
+    assert "has not ended" in world.desk.discard(job, "root")
+    finish(world)
+    assert world.ground.home
+
+
+def test_a_full_disk_repeats_no_transfer(world: StageWorld) -> None:
+    job = world.submit("7", nodes=2)
+    for state in (S.SENDING, S.PLACING, S.COLLECTING, S.BRINGING):
+        world.run(600, world.is_(job, state))
+        world.disk.writes_left = 0
+        world.run(30)
+        assert world.state(job) is state
+        world.disk.writes_left = None
+        world.run(6, lambda state=state: world.state(job) is not state)  # type: ignore[misc]
+    finish(world)
+    assert [world.count(kind, job) for kind in ("send", "place", "collect", "bring")] == [1, 2, 2, 1]
+
+
+def test_a_silent_slurm_is_asked_again_for_a_job_that_is_not_on_record(world: StageWorld) -> None:
+    world.slurm.silent = True
+    job = world.submit("7")
+    world.run(90)
+    assert world.state(job) is None
+    world.slurm.silent = False
+    finish(world)
+    assert world.ground.home
+
+
+def test_a_slow_slurm_loses_no_task_of_an_array(world: StageWorld) -> None:
+    job = world.submit("7", queue_id="5_1", run_s=200)
+    reach(world, job, "running")
+    world.kill()
+    # Listings come, and show the task by a name that nobody knows so far.
+    world.delays["stage:slurm"] = Delay(90.0)
+    world.start()
+    world.run(80)
+    assert world.state(job) is S.PLACED
+    finish(world)
+
+
+def test_a_job_whose_stage_out_slurm_forgot_is_brought_home(world: StageWorld) -> None:
+    job = world.submit("7")
+    reach(world, job, "post_run")
+    world.slurm.restart(recent=True)
+    world.kill()
+    world.start()
+    world.run(60)
+    assert world.phase(job, "stuck")()
+    assert world.state(job) is S.HOME
+    finish(world)
+
+
+def test_a_job_that_runs_twice_brings_both_home(world: StageWorld) -> None:
+    job = world.submit("7", nodes=2, run_s=20)
+    reach(world, job, "running")
+    world.slurm.requeue(job)
+    finish(world)
+    assert {(o.run, o.node) for o in world.ground.home} == {(1, "c1"), (1, "c2"), (2, "c1"), (2, "c2")}
+
+
+def test_polling_slurm_is_not_told_of_data_that_is_not_there(world: StageWorld) -> None:
+    job = world.submit("7")
+    reach(world, job, "sending")
+    said: list[StageReply] = []
+    world.ask(StageCall("test_data_in", job, 1001, 1001), said.append)
+    world.run(1.0)
+    assert not said
+    finish(world)
+    assert said[0].result == "ok"
+
+
+def test_a_job_moved_from_premises_to_the_cloud_has_its_input_sent(world: StageWorld) -> None:
+    job = world.submit("7", partition="onprem")
+    reach(world, job, "ready")
+    assert world.count("send", job) == 0
+    world.slurm.jobs[job].partition = "burst"
+    world.run(600, world.phase(job, "running"))
+    assert world.count("send", job) == 1
+    # Nobody could have known.
+    assert world.ground.violations.pop() == "job 7 was allocated before its input was in the store"
+    finish(world)
+
+
+def test_few_are_sent_at_once(world: StageWorld) -> None:
+    for n in range(8):
+        world.submit(str(n), user="ada" if n % 2 else "bob", run_s=1)
+    finish(world)
+    assert len(world.ground.home) == 8
+
+
+def test_a_node_that_went_costs_what_it_cost_and_is_told(world: StageWorld) -> None:
+    job = world.submit("7", nodes=2, run_s=1800)
+    world.store.make_claims([replace(world.claims[slot], state=ClaimState.PLANNED) for slot in ("c1", "c2")])
+    reach(world, job, "collecting")
+    world.break_node("c1", noticed_s=0.5, again_s=0.5)
+    world.run(600, world.is_(job, S.HOME))
+    (ended,) = world.ground.ended[job]
+    assert (ended.lost, ended.cost) == (("c1",), "1.0000")
+    finish(world)

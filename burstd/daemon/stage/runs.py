@@ -223,7 +223,7 @@ class Runs:
                 continue
             times, first = run.missing
             run.missing = (times + 1, first or slurm.read)
-            if times >= 1 and now - run.missing[1] >= GONE_AFTER_S and not run.hooks:
+            if times >= 1 and now - run.missing[1] >= GONE_AFTER_S and run.fresh and not run.hooks:
                 run.missing = (0, 0.0)
                 run.ask()
 
