@@ -296,11 +296,11 @@ def test_few_are_sent_at_once(world: StageWorld) -> None:
 
 
 def test_a_node_that_went_costs_what_it_cost_and_is_told(world: StageWorld) -> None:
-    job = world.submit("7", nodes=2, run_s=1800)
+    job = world.submit("7", nodes=2, run_s=180)
     world.store.make_claims([replace(world.claims[slot], state=ClaimState.PLANNED) for slot in ("c1", "c2")])
     reach(world, job, "collecting")
     world.break_node("c1", noticed_s=0.5, again_s=0.5)
     world.run(600, world.is_(job, S.HOME))
     (ended,) = world.ground.ended[job]
-    assert (ended.lost, ended.cost) == (("c1",), "1.0000")
+    assert (ended.lost, ended.cost) == (("c1",), "0.1000")
     finish(world)
