@@ -43,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _prepare(hello: Request) -> Callable[[socket.socket], None]:
     """While it can read all of burstd's own files: imports what it needs."""
     kind = str(hello["objects"])
+    if kind not in _KINDS:
+        raise OSError(errno.EINVAL, f"{kind}:// is not known to this burstd")
     for name in [*os.environ]:
         if not name.lower().endswith("_proxy"):
             del os.environ[name]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote, urlsplit
 
-import httpx
 import pytest
 
 from burstd.data.bringer import Bringer, Brought
-from burstd.data.hands import Account, Hand, HandError, hand_of
+from burstd.data.hands import Hand, HandError, account
 from burstd.data.index import Index
-from burstd.data.object_hands import ObjectHand, object_hand
+from burstd.data.object_hands import object_hand
 from burstd.data.progress import Progress
 from burstd.data.sender import Owner, Sender
 from burstd.model.data import Tree
@@ -26,125 +25,14 @@ from burstd.testing.store_world import Line
 from staging.object_place import Found, Place
 from staging.object_rows import rows
 from tests.data.memory import MemoryStager
+from tests.data.object_worlds import UID, World, files_of, s3_world, swift_world
 from tests.lab.s3_server import S3Server
 from tests.lab.swift_server import SwiftServer
 
-UID = 61007
 BIG = os.urandom(1 << 20) * 70
 """Larger than what is put in one call, to S3 and to Swift."""
 TREE = {"a.txt": b"hello", "sub/b c\n.txt": b"x" * 5000, "sub/deep/é": b"", "big": BIG}
 boxes = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
-
-
-@dataclass
-class World:
-    """One kind of server, with a bucket of a user's own."""
-
-    kind: str
-    address: tuple[str, int]
-    put: Callable[[str, bytes], object]
-    get: Callable[[str], tuple[bytes, Mapping[str, str]]]
-    """Content, and what was written to it beside (names in lower case)."""
-    names: Callable[[], set[str]]
-    """All objects, and what is left of those that were not finished."""
-    secret: str
-    files: Callable[[int], Mapping[str, str]]
-    """The user's configuration, by path in his home, for a server at this port."""
-
-    @property
-    def root(self) -> str:
-        return f"{self.kind}://mine"
-
-    @contextmanager
-    def user(self, files: Mapping[str, str] | None = None, port: int = 0) -> Iterator[Account]:
-        """One with a home of his own and these files in it."""
-        home = Path(tempfile.mkdtemp(prefix="burst-test-"))
-        home.chmod(0o755)
-        try:
-            for name, text in (self.files(port or self.address[1]) if files is None else files).items():
-                file = home / name
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(text, encoding="utf-8")
-                file.chmod(0o600)
-            for path in (home, *home.rglob("*")):
-                os.chown(path, UID, UID)
-            yield Account("someone", UID, UID, (UID,), str(home))
-        finally:
-            shutil.rmtree(home)
-
-    @contextmanager
-    def hand(self, files: Mapping[str, str] | None = None, port: int = 0) -> Iterator[ObjectHand]:
-        with self.user(files, port) as who, object_hand(who, self.kind) as hand:
-            yield hand
-
-
-def _s3_world(server: S3Server) -> World:
-    server.make_bucket("mine")
-    server.make_bucket("other")
-    server.client().put_object(Bucket="other", Key="theirs", Body=b"secret")
-    key = server.keys["mine"]
-    client = server.client(key)
-    place = urlsplit(server.endpoint)
-
-    def get(name: str) -> tuple[bytes, Mapping[str, str]]:
-        found = client.get_object(Bucket="mine", Key=name)
-        return found["Body"].read(), found["Metadata"]
-
-    def keys() -> set[str]:
-        uploads = client.list_multipart_uploads(Bucket="mine").get("Uploads", ())
-        listed = client.list_objects_v2(Bucket="mine").get("Contents", ())
-        return {row["Key"] for row in listed} | {f"unfinished {row['Key']}" for row in uploads}
-
-    def files(port: int) -> Mapping[str, str]:
-        config = f"[default]\nregion = nowhere\n[profile burst]\nregion = us-east-1\nendpoint_url = http://127.0.0.1:{port}\n"
-        keys = f"[burst]\naws_access_key_id = {key.access_key}\naws_secret_access_key = {key.secret_key}\n"
-        return {".aws/config": config, ".aws/credentials": keys}
-
-    return World(
-        "s3", (str(place.hostname), int(place.port or 80)),
-        lambda name, body: client.put_object(Bucket="mine", Key=name, Body=body), get, keys, key.secret_key, files,
-    )  # fmt: skip
-
-
-def _swift_world(server: SwiftServer) -> World:
-    client = httpx.Client(headers={"X-Auth-Token": server.token()}, trust_env=False, timeout=60)
-    base = server.storage_url
-    client.put(f"{base}/mine").raise_for_status()
-    place = urlsplit(base)
-
-    def get(name: str) -> tuple[bytes, Mapping[str, str]]:
-        found = client.get(f"{base}/mine/{quote(name)}").raise_for_status()
-        return found.content, {n.removeprefix("x-object-meta-"): v for n, v in found.headers.items()}
-
-    def keys() -> set[str]:
-        rest = client.get(f"{base}/mine_segments", params={"format": "json"})
-        parts = {f"unfinished {row['name']}" for row in rest.json()} if rest.status_code == 200 else set()
-        wanted = {f"unfinished {row['name'].lstrip('/').partition('/')[2]}" for row in _slo_parts()}
-        listed = client.get(f"{base}/mine", params={"format": "json"}).json()
-        return {row["name"] for row in listed} | (parts - wanted)
-
-    def _slo_parts() -> list[dict[str, str]]:
-        found: list[dict[str, str]] = []
-        for row in client.get(f"{base}/mine", params={"format": "json"}).json():
-            about = client.get(f"{base}/mine/{quote(row['name'])}", params={"multipart-manifest": "get"})
-            found += about.json() if about.headers.get("x-static-large-object") else []
-        return found
-
-    def files(port: int) -> Mapping[str, str]:
-        text = f"""clouds:
-  other: {{auth_type: password, auth: {{auth_url: "http://127.0.0.1:1/v3"}}}}
-  burst:
-    auth_type: v1password
-    auth: {{auth_url: "{server.auth_url}", username: "{server.user}", password: "{server.key}"}}
-    object_store_endpoint_override: "http://127.0.0.1:{port}{place.path}"
-"""
-        return {".config/openstack/clouds.yaml": text}
-
-    return World(
-        "swift", (str(place.hostname), int(place.port or 80)),
-        lambda name, body: client.put(f"{base}/mine/{quote(name)}", content=body).raise_for_status(),
-        get, keys, server.key, files,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[pytest.param("s3", marks=boxes), pytest.param("swift", marks=boxes)])
@@ -152,20 +40,10 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "s3":
         with S3Server(folder, own_keys=["mine"]) as s3:
-            yield _s3_world(s3)
+            yield s3_world(s3)
     else:
         with SwiftServer(folder) as swift:
-            yield _swift_world(swift)
-
-
-@contextmanager
-def files_of(who: Account) -> Iterator[tuple[Hand, Path]]:
-    """A hand for files, and a folder of the user's."""
-    folder = Path(who.home) / "work"
-    folder.mkdir()
-    os.chown(folder, who.uid, who.gid)
-    with hand_of(who) as hand:
-        yield hand, folder
+            yield swift_world(swift)
 
 
 def _bring(stager: MemoryStager, hand: Hand, tree: Tree, root: str) -> list[Brought]:
@@ -312,3 +190,41 @@ class Listed:
 def test_keys_as_paths(keys: list[str], seen: list[str]) -> None:
     place: Place = Listed(*keys)  # type: ignore[assignment]
     assert [f"{row[0]}:{row[1]}" for row in rows(place, "p/")] == seen
+
+
+def _serve(listener: socket.socket, program: list[str]) -> subprocess.Popen[bytes]:
+    """As systemd does for a socket with Accept=yes."""
+    taken, _ = listener.accept()
+    with taken:
+        words = [sys.executable, "-I", *program, "--fd", str(taken.fileno())]
+        return subprocess.Popen(words, pass_fds=[taken.fileno()], env={}, cwd="/")
+
+
+NO_BOTO = """import sys
+sys.modules["botocore"] = None
+from staging import object_hand
+sys.exit(object_hand.main([*sys.argv[1:], "--accounts"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (["-m", "staging.object_hand", "--accounts"], r"no credentials in /nonexistent/\.aws/credentials: write"),
+        (["-c", NO_BOTO], r"s3:// needs boto3 on this machine.*pip install 'burstd\[s3\]'"),
+    ],
+)
+def test_hands_that_systemd_starts(tmp_path: Path, program: list[str], said: str) -> None:
+    who = account("nobody")
+    at = tmp_path / "object-hand.sock"
+    with pytest.raises(HandError, match=r"starts burstd-object-hand\.socket"):
+        object_hand(who, "s3", socket_path=at)
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as other:
+        listener.bind(str(at))
+        listener.listen()
+        child = other.submit(_serve, listener, program)
+        claims = replace(who, home=str(tmp_path), groups=(0,))
+        with pytest.raises(HandError, match=said), object_hand(claims, "s3", socket_path=at) as hand:
+            hand.look("s3://mine/x")
+        assert child.result().wait(10) == 0
