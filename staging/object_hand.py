@@ -14,6 +14,7 @@ if __name__ == "__main__" and not __package__:  # python3 -I object_hand.py
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 import errno
+import signal
 import socket
 import tempfile
 import time
@@ -58,6 +59,8 @@ def _prepare(hello: Request) -> Callable[[socket.socket], None]:
         ) from None
 
     def serve(sock: socket.socket) -> None:
+        # As an exception, so that an upload on its way is ended and nothing of it is left.
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         os.environ["PATH"] = "/usr/local/bin:/usr/bin:/bin"  # his configuration may name a program that has his keys
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
             Server(sock, kind, opener, pool).serve()
