@@ -75,7 +75,8 @@ class Site:
 
     ``pools`` without rules take what ``TYPES`` has for their shape. ``settings`` are more lines of burstd.toml,
     ``cloud`` more keys of the cloud's ``[cloud]``; ``types`` what it sells. With ``staging`` (more lines of
-    ``[staging]``, or an empty text) jobs' data goes through a storage node. ``shared`` is a folder of this machine
+    ``[staging]``, or an empty text) jobs' data goes through a storage node: one that is there, or with ``launch`` (more
+    lines of its store) one that burstd launches in the cloud. ``shared`` is a folder of this machine
     whose ``home`` and ``burst`` the head and the nodes on premises share, as their homes and as staging's ``job_dir``.
     """
 
@@ -90,11 +91,13 @@ class Site:
         types: str = TYPES,
         extra_conf: str = "",
         staging: str | None = None,
+        launch: str | None = None,
         shared: Path | None = None,
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self.release = release
         self._staging = staging
+        self._launch = launch
         self._shared = shared
         self._storage: SshStore | None = None
         self.pools = tuple(pools)
@@ -145,7 +148,7 @@ class Site:
         self.cluster.up()
         self._progress("starting the cloud")
         self._start_cloud([image, rootfs.path])
-        if self._staging is not None:
+        if self._staging is not None and self._launch is None:
             self._progress("starting the storage node")
             self._start_storage()
         self._progress("starting burstd")
@@ -195,9 +198,13 @@ class Site:
     def _staging_toml(self) -> str:
         if self._staging is None:
             return ""
+        table = f'[staging]\nstore = "storage"\n{self._staging}\n[staging.stores.storage]\nkind = "ssh"\n'
+        if self._launch is not None:
+            offer = '{ provider = "sandbox", instance_types = ["c2.plain"], image = "node" }'
+            return f'{table}launch = [{offer}]\npath = "{DATA}"\n{self._launch}\n'
         return (
-            f'[staging]\nstore = "storage"\n{self._staging}\n[staging.stores.storage]\nkind = "ssh"\n'
-            f'host = "{self.storage.address}"\nuser = "{self.storage.user}"\nkey_file = "/etc/burstd/store.key"\n'
+            f'{table}host = "{self.storage.address}"\nuser = "{self.storage.user}"\n'
+            'key_file = "/etc/burstd/store.key"\n'
             f'known_hosts_file = "/etc/burstd/known_hosts"\npath = "{DATA}"\n'
         )
 

@@ -55,6 +55,9 @@ class NodeDesk(StageDesk):
             if row.store != self.rules.store:
                 continue
             run = self._runs.of(row.job_id)
+            if row.trees and row.state not in (S.STAGED, S.PLACING):
+                # Whoever has read its input has it; what starts over sends it again.
+                row = self._store.touch_staging(row.job_id, why, trees={})  # noqa: PLW2901
             match row.state:
                 case S.SENDING:
                     run.stop()
@@ -63,9 +66,6 @@ class NodeDesk(StageDesk):
                     run.life.placed.clear()
                     reason = f"its input has to be sent again: {why}"
                     self._store.move_staging(row.job_id, row.state, S.WAITING, reason, trees={})
-                case S.PLACED if row.trees:
-                    # The job has its input.
-                    self._store.touch_staging(row.job_id, why, trees={})
                 case S.COLLECTING:
                     if not self._slots().isdisjoint(row.nodes):
                         run.stop()
