@@ -304,3 +304,37 @@ def test_a_node_that_went_costs_what_it_cost_and_is_told(world: StageWorld) -> N
     (ended,) = world.ground.ended[job]
     assert (ended.lost, ended.cost) == (("c1",), "0.1000")
     finish(world)
+
+
+def test_a_job_that_gets_other_nodes_is_not_told_to_start_there_without_its_input(world: StageWorld) -> None:
+    job = world.submit("7", nodes=2)
+    reach(world, job, "placing")
+    world.slurm.restart(recent=True, other_nodes=True)
+    world.run(600, world.phase(job, "running"))
+    world.check()
+    assert world.slurm.jobs[job].nodes == ("c3", "c4")
+    finish(world)
+
+
+def test_nobody_stages_for_a_client_that_slurm_has_killed(world: StageWorld) -> None:
+    job = world.submit("7")
+    reach(world, job, "sending")
+    world.slurm.restart(recent=False)
+    finish(world)
+    assert len([e for e in world.store.events(subject="stage:7") if not e.old]) == 2
+
+
+def test_cancelling_the_next_run_does_not_give_up_the_output_of_the_last(world: StageWorld) -> None:
+    job = world.submit("7")
+    reach(world, job, "running")
+    world.ground.faults["collect", job] = NEVER
+    world.slurm.restart(recent=True, other_nodes=True)
+    world.run(600, world.phase(job, "held"))
+    world.kill()
+    world.start()
+    world.slurm.cancel(job)
+    world.run(60)
+    assert world.phase(job, "gone")()
+    assert world.held() == [job]
+    finish(world)
+    assert len(world.ground.home) == 1
