@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from burstd.data.hands import Hand
 from burstd.data.manifest import Entry, decode
 from burstd.data.objects import Fetched
-from burstd.model.data import Tree
+from burstd.data.pack import SMALL_BYTES
+from burstd.model.data import Piece, Tree
 from burstd.model.errors import BurstdError
 
 FILES_AT_ONCE = 64
@@ -34,12 +36,26 @@ class Brought:
     """It was there already, with this size and time, from an earlier try."""
 
 
+Adopt = Callable[[str, Mapping[str, int], Mapping[bytes, tuple[Piece, ...]]], None]
+"""Takes a prefix, verified objects there (key -> size) and what small contents (SHA-256) lie in them."""
+ADOPTED_AT_ONCE = 10_000
+
+
 class Bringer:
-    """Writes trees to destinations. ``get`` fetches an object by its key; ``pay`` waits until so many bytes may go."""
+    """Writes trees to destinations. ``get`` fetches an object by its key; ``pay`` waits until so many bytes may go.
+
+    ``adopt`` hears of the objects that were verified on the way: they can be input of other jobs.
+    """
 
     def __init__(
-        self, get: Callable[[str], bytes], where: str, pay: Callable[[int], bool] = lambda _size: True
+        self,
+        get: Callable[[str], bytes],
+        where: str,
+        pay: Callable[[int], bool] = lambda _size: True,
+        adopt: Adopt = lambda _prefix, _objects, _contents: None,
     ) -> None:
+        self._adopt = adopt
+        self._contents: dict[bytes, tuple[Piece, ...]] = {}
         self._get = get
         self._where = where
         self._pay = pay
@@ -77,14 +93,24 @@ class Bringer:
                 if batch and (full or _kind(batch[0]) != _kind(entry)):
                     total += self._batch(hand, objects, batch, root, job, name, taken, brought, moved)
                     batch, held = [], 0
+                    if len(self._contents) >= ADOPTED_AT_ONCE:
+                        self._offer(objects, tree)
                 if entry.kind == "d" and entry.path:
                     directories.append((taken(os.fsdecode(entry.path)), entry.mode, entry.mtime_ns))
                 if entry.path:
                     batch.append(entry)
                     held += entry.size
             total += self._batch(hand, objects, batch, root, job, name, taken, brought, moved)
+            self._offer(objects, tree)
         hand.settle(root, sorted(directories, key=lambda d: d[0].count("/"), reverse=True))
         return total
+
+    def _offer(self, objects: Fetched, tree: Tree) -> None:
+        listed = {piece.key for piece in tree.manifest}
+        found = {key: size for key, size in dict(objects.verified).items() if key not in listed}
+        if found:
+            self._adopt(tree.prefix, found, self._contents)
+        self._contents = {}
 
     def _fetch(self, key: str) -> bytes:
         body = self._get(key)
@@ -162,6 +188,8 @@ class Bringer:
                 if piece.key:
                     _write_at(fd, view, at)
                     moved(len(view))
+                    if len(entry.pieces) == 1 and entry.size <= SMALL_BYTES:
+                        self._contents[hashlib.sha256(view).digest()] = entry.pieces
                 at += piece.length
             # Holes stay holes, at the end too.
             os.ftruncate(fd, entry.size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,13 +35,13 @@ class Fetched:
         self._where = where
         self._lanes = ThreadPoolExecutor(LANES, thread_name_prefix="fetch")
         self._held: OrderedDict[str, Future[bytes]] = OrderedDict()
-        self._ended = threading.Event()
+        self.verified: dict[str, int] = {}
+        """Objects whose content was found to be what their names say, with their sizes in bytes."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._ended.set()
         self._lanes.shutdown(wait=True, cancel_futures=True)
 
     def each(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, memoryview]]:
@@ -76,4 +75,5 @@ class Fetched:
         body = self._get(object_key(self._prefix, key))
         if hashlib.sha256(body).hexdigest() != key:
             raise ObjectDamaged(key, self._where)
+        self.verified[key] = len(body)
         return body

@@ -211,7 +211,7 @@ def test_a_node_that_dies_under_the_job(site: Site) -> None:
 @pytest.mark.parametrize("moment", ["sending", "placing", "placed", "collecting", "bringing"])
 def test_burstd_killed(site: Site, moment: str) -> None:
     """Whenever it dies, the job goes on, its output comes home, and what was sent is not sent again."""
-    job = submit(site, f'sleep 1; cp "$BURST_IN/set/large" "$BURST_OUT/large"', "big")
+    job = submit(site, 'sleep 1; cp "$BURST_IN/set/large" "$BURST_OUT/large"', "big")
 
     def reached(row: dict[str, Any]) -> bool:
         done = sum(t["bytes_sent"] for t in row["transfers"])

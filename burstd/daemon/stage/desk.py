@@ -13,6 +13,7 @@ import structlog
 
 from burstd.core.directives import parse
 from burstd.core.staging import TransferLimits, Waiting, turns
+from burstd.daemon.stage.chain import awaited
 from burstd.daemon.stage.fate import STARTING, Fate, fate, outcome, owed, reply, starts_over
 from burstd.daemon.stage.moves import RETRY_S, Moves, machines_of
 from burstd.daemon.stage.progress import Reading
@@ -232,6 +233,10 @@ class StageDesk:
         """The next step of data that is wanted, with nothing under way."""
         slots = self._slots()
         match row.state:
+            case S.WAITING if before := awaited(row, self._store.stagings(), self._ending):
+                run.life.rest_until = self._clock.now() + RETRY_S
+                reason = f"its input is what job {before} leaves, which is on its way home"
+                return row if row.error == reason else self._store.touch_staging(row.job_id, reason, error=reason)
             case S.WAITING if self._on_premises(run, slots):
                 return self._store.move_staging(
                     row.job_id, S.WAITING, S.STAGED, "it runs on premises, where its data is"
@@ -259,6 +264,10 @@ class StageDesk:
             case _:
                 pass
         return row
+
+    def _ending(self, job_id: str) -> bool:
+        """Whether Slurm has asked for a job's output."""
+        return "data_out" in self._runs.of(job_id).hooks
 
     def _allocated(self, row: Staging, run: Run, slots: frozenset[str]) -> Staging:
         """The job has nodes."""

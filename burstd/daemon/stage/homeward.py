@@ -16,7 +16,7 @@ from burstd.core.words import resolve
 from burstd.daemon.stage.places import ended_well, place, values
 from burstd.daemon.stage.user_hands import UserHands
 from burstd.daemon.stage.work import Ended, StageFailed, Task
-from burstd.data.bringer import Bringer, Brought, Stopped
+from burstd.data.bringer import Adopt, Bringer, Brought, Stopped
 from burstd.data.carrying import carry
 from burstd.data.hands import HandError, printable
 from burstd.data.limits import Limits
@@ -64,7 +64,8 @@ class _Trip:
 class Homeward:
     """Brings what a job left to where its owner wants it."""
 
-    def __init__(self, stager: Stager, limits: Limits, job_folder: Callable[[str], str]) -> None:
+    def __init__(self, stager: Stager, limits: Limits, adopt: Adopt, job_folder: Callable[[str], str]) -> None:
+        self._adopt = adopt
         self._stager = stager
         self._limits = limits
         self._job_folder = job_folder
@@ -76,7 +77,10 @@ class Homeward:
         # Millions of files have a long list: it waits on the disk.
         with tempfile.TemporaryFile("w+", encoding="utf-8") as rows:
             bringer = Bringer(
-                self._stager.get, self._stager.name, lambda size: self._limits.wait(hands.who.uid, size, task.cancelled)
+                self._stager.get,
+                self._stager.name,
+                lambda size: self._limits.wait(hands.who.uid, size, task.cancelled),
+                self._adopt,
             )
             trip = _Trip(task, hands, bringer, rows)
             for number, wanted in enumerate(job.directives.stage_out):

@@ -13,6 +13,7 @@ import structlog
 
 from burstd.core.staging import TransferLimits, Use
 from burstd.daemon.control_office import KeptNode, StageUse, StoreUse
+from burstd.daemon.stage.adoption import Adoption
 from burstd.daemon.stage.check import Check, CheckRules
 from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.homeward import Homeward
@@ -100,7 +101,7 @@ class StageRoom:
 
         transfers = HeadTransfers(
             commands=around.commands, stager=stager, sender=Sender(self._index, stager, limits), agent=around.agent,
-            homeward=Homeward(stager, limits, folder), hand=hand, objects=objects,
+            homeward=Homeward(stager, limits, Adoption(stager, self._index), folder), hand=hand, objects=objects,
             job_folder=folder,
             cache_dir=f"{staging.job_dir}/cache", datasets=self._dataset,
         )  # fmt: skip

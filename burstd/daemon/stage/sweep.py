@@ -9,7 +9,8 @@ from itertools import islice
 import structlog
 
 from burstd.core.staging import CachedTree, evictable
-from burstd.data.index import Index, KnownTree
+from burstd.data.index import Index, KnownTree, StoredKey
+from burstd.data.manifest import object_key
 from burstd.model.data import INPUT_NEEDED, Staging
 from burstd.model.stager import Stager, StoredObject
 
@@ -56,7 +57,9 @@ class Sweep:
         needed = {tree.digest for row in live if row.state in INPUT_NEEDED for tree in row.trees.values()}
         cached = [CachedTree(t.tree.digest, t.bytes, t.used) for t in known]
         gone = set(evictable(cached, needed, now, self._rules.lifetime_s, self._rules.keep_bytes))
-        evicted = self.evict([t for t in known if t.tree.digest in gone])
+        most = self._rules.keep_bytes
+        full = most is not None and self._index.used_bytes(self._store) > most
+        evicted = self.evict([t for t in known if t.tree.digest in gone], at_once=full)
         orphans = 0
         # Where the index was lost, what live jobs need cannot be told from what nobody needs.
         if all(self._index.objects_of(self._store, tree) for row in live for tree in row.trees.values()):
@@ -71,21 +74,18 @@ class Sweep:
             log.info("the store was swept", evicted=evicted, orphans=orphans, unfinished=len(dead))
         return Swept(now, count, size, self._stager.free_bytes(), evicted, orphans + len(dead))
 
-    def evict(self, trees: Iterable[KnownTree]) -> int:
-        """Removes trees and the objects that no other tree uses; how many objects."""
-        evicting = False
+    def evict(self, trees: Iterable[KnownTree], *, at_once: bool = True) -> int:
+        """Removes trees and the objects that no tree uses; how many objects.
+
+        Not ``at_once``: what was used in the last hour stays, for it may be of a transfer that broke off, or the output
+        of a job that others follow.
+        """
         for tree in trees:
             self._index.forget_tree(self._store, tree.tree)
-            evicting = True
         count = 0
-        # A job whose transfer broke off finds what it has sent; so objects of no tree stay for a while.
-        while taken := self._index.unreferenced(self._store, unused_s=0.0 if evicting else ORPHAN_S, limit=AT_ONCE):
-            try:
-                self._stager.delete([f"{t.prefix}/{t.key[:2]}/{t.key}" for t in taken])
-            except BaseException:
-                self._index.keep(taken)
-                raise
-            self._index.forget(taken)
+        unused_s = 0.0 if at_once else ORPHAN_S
+        while taken := self._index.unreferenced(self._store, unused_s=unused_s, limit=AT_ONCE):
+            self._remove(taken)
             count += len(taken)
         return count
 
@@ -93,12 +93,18 @@ class Sweep:
         count = 0
         old = (o for o in self._stager.objects("in/") if now - o.modified > ORPHAN_S)
         for some in _portions(old):
-            keys = {o.key.rpartition("/")[2]: o.key for o in some}
-            there = self._index.there(self._store, "in", list(keys))
-            strays = [key for digest, key in keys.items() if digest not in there]
-            self._stager.delete(strays)
-            count += len(strays)
+            taken = self._index.strays(self._store, "in", {o.key.rpartition("/")[2]: o.size for o in some})
+            self._remove(taken)
+            count += len(taken)
         return count
+
+    def _remove(self, taken: Sequence[StoredKey]) -> None:
+        try:
+            self._stager.delete([object_key(t.prefix, t.key) for t in taken])
+        except BaseException:
+            self._index.keep(taken)
+            raise
+        self._index.forget(taken)
 
     def _output_orphans(self, live: Collection[str], now: float) -> int:
         count = 0
