@@ -37,4 +37,7 @@ class Adoption:
         except StagerError as error:
             log.warning("output was not kept as input for jobs that follow", store=self._stager.name, error=str(error))
             return
-        self._index.put(self._stager.name, INPUT, objects, contents)
+        # A content keeps its place: trees that name it stay the same.
+        known = self._index.pieces(self._stager.name, INPUT, list(contents))
+        news = {content: pieces for content, pieces in contents.items() if content not in known}
+        self._index.put(self._stager.name, INPUT, objects, news)
