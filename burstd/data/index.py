@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from burstd.data.index_file import IndexFile, pack_pieces, unpack_pieces
+from burstd.data.index_file import IndexFile, clear_store, pack_pieces, unpack_pieces
 from burstd.model.data import Piece, Tree
 
 _T = TypeVar("_T")
@@ -333,6 +333,16 @@ class Index:
                 db.executemany("delete from trees where id = ?", trees)
                 db.execute("delete from objects where id = ?", found)
         self._let_go(names)
+
+    def forget_store(self, store: str) -> bool:
+        """All that is known of a store whose objects are gone, but objects that a sender holds; False: nothing was."""
+        if not self._rows("select 1 from objects where store = ? union all select 1 from trees where store = ? limit 1",
+                          [store, store]):  # fmt: skip
+            return False
+        with self._writing() as db:
+            held = [(where, prefix, bytes.fromhex(key)) for where, prefix, key in self._held if where == store]
+            clear_store(db, store, held)
+        return True
 
     def keep(self, objects: Iterable[StoredKey]) -> None:
         """Objects that were taken for eviction and not deleted."""

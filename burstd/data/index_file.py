@@ -155,3 +155,14 @@ def _connect(name: str) -> sqlite3.Connection:
     db.execute("pragma synchronous = normal")
     db.execute("pragma cache_size = -32000")
     return db
+
+
+def clear_store(db: sqlite3.Connection, store: str, held: Sequence[tuple[str, str, bytes]]) -> None:
+    """Deletes every row of a store. Objects that are ``held`` (store, prefix, key) stay, and are not known as there."""
+    db.execute("delete from tree_objects where tree in (select id from trees where store = ?)", (store,))
+    db.execute("delete from trees where store = ?", (store,))
+    db.execute("delete from contents where store = ?", (store,))
+    db.execute("delete from holds where object in (select id from objects where store = ?)", (store,))
+    db.executemany("update objects set there = 0 where store = ? and prefix = ? and key = ?", held)
+    gone = "delete from objects where store = ?"
+    db.execute(f"{gone} and there = 1" if held else gone, (store,))

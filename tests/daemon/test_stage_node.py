@@ -152,6 +152,18 @@ def test_a_lost_node_takes_its_objects_along_and_no_record_says_otherwise(
     assert ground.store.staging("7") == row
 
 
+def test_what_a_sender_holds_is_known_until_it_lets_go_and_not_as_there(ground: Ground) -> None:
+    ground.follow(ground.storage())
+    ground.fill()
+    ground.index.hold("near", "in", [KEY])
+    ground.follow()
+    assert not ground.index.there("near", "in", [KEY])
+    ground.index.add_contents("near", "in", {b"c": [Piece(KEY, 0, 5)]})  # as a sender does that is not done
+    ground.index.release("near", "in", [KEY])
+    ground.follow()
+    assert not ground.index.forget_store("near"), "nothing is left"
+
+
 def test_a_machine_that_came_later_to_the_slot_has_none_of_the_output(ground: Ground) -> None:
     ground.follow(ground.storage())
     ground.row(S.BRINGING)

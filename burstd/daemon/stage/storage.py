@@ -92,11 +92,7 @@ class StorageNode:
 
     def _forget(self, machines: Mapping[str, Claim], desk: NodeDesk, why: str) -> None:
         """What is known of objects; there are none."""
-        name = self.node.store
-        for known in self._index.trees(name):
-            self._index.forget_tree(name, known.tree)
-        while taken := self._index.unreferenced(name):
-            self._index.forget(taken)
+        self._index.forget_store(self.node.store)
         desk.store_is_empty(machines, why)
 
 
