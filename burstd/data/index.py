@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from burstd.data.index_file import IndexFile, clear_store, pack_pieces, unpack_pieces
+from burstd.data.index_file import IndexFile, clear_store, pack_pieces, signed, unpack_pieces
 from burstd.model.data import Piece, Tree
 
 _T = TypeVar("_T")
@@ -84,7 +84,7 @@ class Index:
         By user, because the numbers are what a file system says, and a user may have made his own (fuse).
         """
         found: dict[tuple[int, int], bytes] = {}
-        asked = {(f.dev, _signed(f.ino)): f for f in files}
+        asked = {(f.dev, signed(f.ino)): f for f in files}
         for dev in {f.dev for f in files}:
             for part in _portions([ino for on, ino in asked if on == dev]):
                 marks = ",".join("?" * len(part))
@@ -166,7 +166,7 @@ class Index:
         with self._writing() as db:
             db.executemany(
                 "replace into seen values (?, ?, ?, ?, ?, ?, ?, ?)",
-                [(uid, f.dev, _signed(f.ino), f.size, f.mtime_ns, f.ctime_ns, content, now) for f, content in files],
+                [(uid, f.dev, signed(f.ino), f.size, f.mtime_ns, f.ctime_ns, content, now) for f, content in files],
             )
 
     def hold(self, store: str, prefix: str, keys: Iterable[str]) -> bool:
@@ -385,11 +385,6 @@ def _add_contents(db: sqlite3.Connection, store: str, prefix: str, contents: Map
         "insert or ignore into holds values (?, ?)",
         [(ids[p.key], content) for content, pieces in contents.items() for p in pieces if p.key],
     )
-
-
-def _signed(number: int) -> int:
-    """An inode number as SQLite keeps it, in 64 bits with a sign."""
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _portions(items: Sequence[_T]) -> Iterator[Sequence[_T]]:

@@ -166,3 +166,8 @@ def clear_store(db: sqlite3.Connection, store: str, held: Sequence[tuple[str, st
     db.executemany("update objects set there = 0 where store = ? and prefix = ? and key = ?", held)
     gone = "delete from objects where store = ?"
     db.execute(f"{gone} and there = 1" if held else gone, (store,))
+
+
+def signed(number: int) -> int:
+    """An inode number as SQLite keeps it, in 64 bits with a sign."""
+    return number - (1 << 64) if number >= 1 << 63 else number
