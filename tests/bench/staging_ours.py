@@ -1,0 +1,127 @@
+"""burstd's own ways: a Sender as the daemon has it, an agent as a node runs it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from burstd.data.bundle import agent_bundle
+from burstd.data.hands import open_hand
+from burstd.data.index import Index
+from burstd.data.progress import Progress
+from burstd.data.sender import Owner, Sender
+from burstd.model.data import Tree
+from burstd.model.stager import Stager
+
+USER = 61001
+
+
+class Counting:
+    """A stager that counts the bytes of what is put."""
+
+    def __init__(self, stager: Stager) -> None:
+        self._stager = stager
+        self._lock = threading.Lock()
+        self.bytes_put = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stager, name)
+
+    def put(self, key: str, body: bytes | memoryview) -> None:
+        """See Stager."""
+        self._stager.put(key, body)
+        with self._lock:
+            self.bytes_put += len(body)
+
+
+def send(sender: Sender, source: Path, uid: int = USER, progress: Progress | None = None) -> Tree:
+    """The whole way: a hand is started, the source walked, read, hashed, and put."""
+    with open_hand(uid, uid) as hand:
+        return sender.send(hand, str(source), owner=Owner(uid), progress=progress)
+
+
+def send_at_once(sender: Sender, source: Path, uids: Sequence[int]) -> int:
+    """By a thread for each; returns the bytes that they say they have sent, together. Raises what one raises."""
+    counters = [Progress() for _ in uids]
+    faults: list[BaseException] = []
+
+    def one(uid: int, progress: Progress) -> None:
+        try:
+            send(sender, source, uid, progress)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            faults.append(error)
+
+    threads = [threading.Thread(target=one, args=pair) for pair in zip(uids, counters, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]
+    return sum(counter.bytes_sent for counter in counters)
+
+
+class Node:
+    """A folder as a node's disk, in which the agent places trees."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.program = top / "agent.pyz"
+        self.program.write_bytes(agent_bundle())
+        self._jobs = 0
+
+    def place(self, stager: Stager, tree: Tree) -> Callable[[], dict[str, Any]]:
+        """What places it for a job of its own, nothing being there."""
+        self._jobs += 1
+        spool = self.top / f"spool-{self._jobs}"
+        spool.mkdir(mode=0o755)
+        reach = stager.reach()
+        row = {
+            "name": "data", "access": "read_only", "prefix": tree.prefix, "digest": tree.digest, "single": tree.single,
+            "manifest": [[p.key, p.offset, p.length] for p in tree.manifest], "size": tree.size,
+        }  # fmt: skip
+        request = {
+            "do": "place", "job": "1", "user": "ada", "uid": USER, "gid": USER, "groups": [USER],
+            "dir": str(spool / "1"), "reach": {"kind": reach.kind, "facts": dict(reach.facts)}, "trees": [row],
+            "scratch": 0, "cache": {"dir": str(spool / "cache"), "keep_free": 0},
+        }  # fmt: skip
+        return lambda: self._talk(request, stager)
+
+    def clear(self) -> None:
+        """Removes what was placed."""
+        for spool in self.top.glob("spool-*"):
+            shutil.rmtree(spool)
+
+    def _talk(self, request: Mapping[str, Any], stager: Stager) -> dict[str, Any]:
+        words = [sys.executable, "-I", "-S", str(self.program)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+
+            def say(message: Mapping[str, Any]) -> None:
+                assert process.stdin is not None
+                process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.flush()
+
+            say(request)
+            for line in process.stdout:
+                row = json.loads(line)
+                if "sign" in row:
+                    say({"urls": dict(stager.sign(row["sign"]["method"], row["sign"]["keys"]))})
+                elif "done" in row:
+                    return dict(row["done"])
+                elif "error" in row:
+                    raise RuntimeError(row["error"])
+        raise RuntimeError("the agent ended without an answer")
+
+
+def new_sender(stager: Stager, index: Path) -> Sender:
+    """One whose index knows nothing."""
+    index.unlink(missing_ok=True)
+    return Sender(Index(index), stager)
