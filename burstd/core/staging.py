@@ -18,6 +18,8 @@ NEWCOMER_BYTES = 1 << 30
 """What every user is taken to have moved, so that age weighs against users who have moved nothing as well."""
 SMALL_BYTES = 1 << 20
 """Transfers smaller than this are much alike: the older one comes first."""
+LEAST_BYTES = 8 << 20
+"""A transfer of less tells how long it takes to begin, and nothing of the rate."""
 HALF_LIFE_S = 120.0
 """After so many seconds of transfer what was measured before counts half."""
 BOOT_S = 60.0
@@ -107,11 +109,11 @@ class Rates:
 
 
 def seen(rates: Rates, store: str, direction: str, size: int, seconds: float) -> Rates:
-    """The rates after a transfer of so many bytes in so many seconds. One that moved nothing teaches nothing.
+    """The rates after a transfer of so many bytes in so many seconds. One of less than LEAST_BYTES teaches nothing.
 
     Exponentially weighted by time spent, so that a long transfer counts for more than many short ones.
     """
-    if size <= 0 or seconds <= 0:
+    if size < LEAST_BYTES or seconds <= 0:
         return rates
     before = rates.measured.get((store, direction), Measured(0.0, 0.0))
     decay = 0.5 ** (seconds / HALF_LIFE_S)

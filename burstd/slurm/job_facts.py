@@ -98,7 +98,7 @@ def _seconds(text: str) -> float:
 
 
 def _end(words: Mapping[str, str]) -> str:
-    """The job's state. While its output is staged out, Slurm shows only that: how it ended is told by exit and reason."""
+    """The job's state. While its output is staged out, Slurm shows only that; exit and reason tell how it ended."""
     state, reason = words.get("JobState", ""), words.get("Reason", "")
     if state != "STAGE_OUT":
         return state

@@ -92,18 +92,23 @@ def test_turns_keep_within_the_limits_and_leave_no_lane_empty(
     assert len(begun) == min(max(0, site - len(under_way)), possible)
 
 
+MIB = 1 << 20
+
+
 def test_rates_follow_what_is_seen() -> None:
-    rates = seen(Rates(), "s3", "in", 1000, 10.0)
-    assert rates.of("s3", "in") == pytest.approx(100.0)
+    rates = seen(Rates(), "s3", "in", 1000 * MIB, 10.0)
+    assert rates.of("s3", "in") == pytest.approx(100.0 * MIB)
     assert (rates.of("s3", "home"), rates.of("ssh", "in")) == (0.0, 0.0)
-    assert seen(seen(rates, "s3", "in", 0, 5.0), "s3", "in", 7, 0.0) == rates
-    faster = seen(rates, "s3", "in", 240_000, 240.0)
-    assert 950 < faster.of("s3", "in") < 1000
-    blip = seen(faster, "s3", "in", 1, 1.0)
+    assert seen(seen(rates, "s3", "in", 0, 5.0), "s3", "in", 7 * MIB, 600.0) == rates, (
+        "small ones tell of their beginnings"
+    )
+    faster = seen(rates, "s3", "in", 240_000 * MIB, 240.0)
+    assert 950 * MIB < faster.of("s3", "in") < 1000 * MIB
+    blip = seen(faster, "s3", "in", 8 * MIB, 1.0)
     assert blip.of("s3", "in") > 0.98 * faster.of("s3", "in")
 
 
-@given(st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(0.001, 1e5)), min_size=1))
+@given(st.lists(st.tuples(st.integers(8 * MIB, 1 << 40), st.floats(0.001, 1e5)), min_size=1))
 def test_a_rate_lies_between_what_was_seen(moved: list[tuple[int, float]]) -> None:
     rates = Rates()
     for size, seconds in moved:

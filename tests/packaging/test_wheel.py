@@ -11,7 +11,10 @@ import pytest
 
 from tests.lab import programs
 
-PROGRAMS = ("burstd", "burstctl", "burstd-power", "burstd-resume", "burstd-suspend", "burstd-resumefail")
+PROGRAMS = (
+    "burstd", "burstctl", "burstd-hand", "burstd-stage", "burstd-power", "burstd-resume", "burstd-suspend",
+    "burstd-resumefail",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,10 @@ from providers.sandbox.lab import Lab
 from providers.sandbox.network import Network
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box
 
-UNITS = ("burstd.service", "burstd.socket")
+UNITS = (
+    "burstd.service", "burstd.socket", "burstd-hand.socket", "burstd-hand@.service", "burstd-object-hand.socket",
+    "burstd-object-hand@.service",
+)  # fmt: skip
 _PROJECT = Path(__file__).parents[2]
 analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
@@ -30,9 +33,7 @@ def units(tmp_path: Path) -> Path:
     """The units in a directory, with an ExecStart that is there."""
     for name in UNITS:
         text = share_path("systemd", name).read_text(encoding="utf-8")
-        (tmp_path / name).write_text(
-            text.replace("/opt/burstd/bin/burstd", shutil.which("true") or ""), encoding="utf-8"
-        )
+        (tmp_path / name).write_text(re.sub(r"/opt/burstd/bin/\S+", shutil.which("true") or "", text), encoding="utf-8")
     return tmp_path
 
 

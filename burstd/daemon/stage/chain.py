@@ -28,9 +28,7 @@ def awaited(row: Staging, others: Iterable[Staging], ending: Callable[[str], boo
             continue
         if sources is None:
             sources = _paths(row, (i.source for i in row.directives.stage_in if not i.dataset))
-        if any(
-            _meet(s, d) for s in sources for d in _paths(other, (o.destination for o in other.directives.stage_out))
-        ):
+        if any(meet(s, d) for s in sources for d in _paths(other, (o.destination for o in other.directives.stage_out))):
             return other.job_id
     return ""
 
@@ -44,6 +42,6 @@ def _paths(row: Staging, patterns: Iterable[str]) -> list[str]:
     return [path.rstrip("/") for path in found if path]
 
 
-def _meet(source: str, destination: str) -> bool:
+def meet(source: str, destination: str) -> bool:
     """One lies in the other."""
     return source == destination or source.startswith(f"{destination}/") or destination.startswith(f"{source}/")

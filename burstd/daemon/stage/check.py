@@ -6,7 +6,9 @@ slurmctld waits for the answer and answers nobody else meanwhile, so nothing her
 from __future__ import annotations
 
 import errno
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import structlog
 from burstd.core.directives import parse
 from burstd.core.staging import Use, quota
 from burstd.core.units import size_text
+from burstd.daemon.stage.chain import meet
 from burstd.daemon.stage.places import DatasetSource, place, source, values
 from burstd.data.hands import Account, Hand, HandError, account, printable
 from burstd.data.object_hands import ObjectHand, scheme
@@ -23,6 +26,8 @@ from burstd.model.data import Directives
 from burstd.slurm.stage_server import StageCall, StageReply
 
 log = structlog.get_logger(__name__)
+
+PROMISES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,9 @@ class Check:
         self._hand = hand
         self._objects = objects
         self._usage = usage
+        self._lock = threading.Lock()
+        self._promises: deque[str] = deque(maxlen=PROMISES)
+        """Destinations of jobs that were let in of late."""
 
     def __call__(self, call: StageCall) -> StageReply:
         """Refuses with every fault there is, one a line."""
@@ -82,6 +90,7 @@ class Check:
         size = 0
         known = values(who)
         for asked in directives.stage_in:
+            path: str | None = None
             try:
                 path = source(asked, known, work_dir, self._rules.datasets)
                 # What hangs on the job's number is looked at when it is staged.
@@ -98,10 +107,15 @@ class Check:
                     for lacks, _ in found.unreadable
                 ]
             except (HandError, ValueError) as error:
+                if path and isinstance(error, HandError) and error.errno == errno.ENOENT and self._promised(path):
+                    continue
                 faults.append(f"line {asked.line}: stage_in {printable(asked.source or asked.dataset)}: {error}")
+        promised: list[str] = []
         for wanted in directives.stage_out:
             try:
                 path = place(wanted.destination, known, work_dir)
+                if path is not None:
+                    promised.append(path)
                 if path is not None and scheme(path):
                     self._try_objects(who, path, deadline - time.monotonic())
                 elif path is not None and not hand.free(path).writable:
@@ -114,7 +128,15 @@ class Check:
         if not faults and size:
             too_much = quota(size, *self._usage(who.user, who.uid, project))
             faults += [too_much] if too_much else []
+        if not faults:
+            with self._lock:
+                self._promises.extend(promised)
         return faults
+
+    def _promised(self, path: str) -> bool:
+        """Whether a job that was submitted before will bring something there: what is not there may come."""
+        with self._lock:
+            return any(meet(path, destination) for destination in self._promises)
 
     def _look_at_objects(self, who: Account, source: str, left: float) -> int:
         """Their size, as far as it is known in time. Raises HandError where the user cannot have them."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from burstd.core.words import resolve
+from burstd.core.words import fill, literal
 from burstd.daemon.stage.places import ended_well, place, values
 from burstd.daemon.stage.user_hands import UserHands
 from burstd.daemon.stage.work import Ended, StageFailed, Task
@@ -21,6 +21,7 @@ from burstd.data.carrying import carry
 from burstd.data.hands import HandError, printable
 from burstd.data.limits import Limits
 from burstd.data.object_hands import scheme
+from burstd.data.walk import fixed_part, is_pattern
 from burstd.model.data import StageOut, Staging, Tree, When
 from burstd.model.stager import Stager
 
@@ -126,39 +127,45 @@ class Homeward:
 
     def _on_premises(self, trip: _Trip, wanted: StageOut, destination: str, root: str) -> int:
         """Renames, or copies to another file system, what the job left in its folder here."""
-        out = f"{self._job_folder(trip.task.job.job_id)}/out"
-        source = posixpath.normpath(f"{out}/{resolve(wanted.pattern, values(trip.hands.who)) or wanted.pattern}")
+        source = self._left(trip, wanted)
         names: dict[str, None] = {}
-        single = False
         walk = trip.hands.files.walk(source)
         while True:
             try:
                 for row in next(walk).rows:
-                    if row[1]:
+                    # Of a directory all that is in it goes, of a pattern what it names and no more.
+                    if is_pattern(source) and row[0] not in ("d", "x"):
+                        names[str(row[1])] = None
+                    elif not is_pattern(source) and row[1]:
                         names[str(row[1]).partition("/")[0]] = None
             except StopIteration as end:
                 single = bool(end.value)
                 break
-        above = source if posixpath.basename(source) not in names else posixpath.dirname(source)
-        if any(c in wanted.pattern for c in "*?["):
-            above = posixpath.dirname(source)
+            except HandError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                return 0
+        above = posixpath.dirname(source) if single else fixed_part(source)
         for name in names:
             if trip.task.cancelled.is_set():
                 raise Stopped("it was told to stop")
-            target = name
-            into = root
-            if single and root != destination.rstrip("/"):
-                into, target = root, posixpath.basename(destination)
-            trip.hands.files.make(into, [""])
-            moved = trip.hands.files.move(above, name, into, target, job=trip.task.job.job_id)
+            target = posixpath.basename(destination) if single and root != destination.rstrip("/") else name
+            trip.hands.files.make(root, ["", *_above(target)])
+            moved = trip.hands.files.move(above, name, root, target, job=trip.task.job.job_id)
             trip.size += moved
-            trip.brought(into, "")(Brought(target, moved, "", skipped=False))
+            trip.brought(root, "")(Brought(target, moved, "", skipped=False))
         return len(names)
+
+    def _left(self, trip: _Trip, wanted: StageOut) -> str:
+        """What an output is on this machine, as a path or a pattern."""
+        pattern = fill(wanted.pattern, values(trip.hands.who)) or wanted.pattern
+        path = posixpath.normpath(f"{self._job_folder(trip.task.job.job_id)}/out/{pattern}")
+        plain = literal(path)
+        return path if plain is None else plain
 
     def _put_objects(self, trip: _Trip, wanted: StageOut, destination: str, root: str) -> int:
         """Puts what the job left in its folder here; how many objects."""
-        out = f"{self._job_folder(trip.task.job.job_id)}/out"
-        source = posixpath.normpath(f"{out}/{resolve(wanted.pattern, values(trip.hands.who)) or wanted.pattern}")
+        source = self._left(trip, wanted)
         try:
             single = trip.hands.files.look(source, entries=1).single
         except HandError as error:
@@ -242,3 +249,9 @@ class _new:  # noqa: N801 - used as a verb: with _new(...) as out
             self._hand.finish(self._root, [(self._made, self._name, 0o644, time.time_ns())])
         else:
             self._hand.remove(self._root, [self._made])
+
+
+def _above(path: str) -> list[str]:
+    """The directories on the way to a relative path, the outermost first."""
+    parts = path.split("/")[:-1]
+    return ["/".join(parts[: n + 1]) for n in range(len(parts))]

@@ -65,7 +65,7 @@ class Moves:
             self.rates = seen(self.rates, row.store, "in", sent.sent, self._clock.now() - began)
             return after
 
-        self._begin(row, run, "in", self._transfers.send, done, lane="stage:in")
+        self._begin(row, run, "in", self._transfers.send, done, lane="stage:in", total=run.life.size or 0)
 
     def place(self, row: Staging, run: Run, machines: Mapping[str, Claim], slots: Collection[str]) -> Staging:
         """To its nodes; on premises nodes are not in ``slots``."""
@@ -179,9 +179,11 @@ class Moves:
         done: Callable[[Staging, Any], Staging],
         *,
         lane: str,
+        total: int = 0,
     ) -> None:
-        """Has a piece of work done; several may be under way for one job."""
+        """Has a piece of work done, of ``total`` bytes where that is known; several may be under way for one job."""
         task = Task(row, Meter(name, name.partition(" ")[0]))
+        task.meter.expect(total)
         run.begin(name, task)
 
         def back(result: Any) -> None:

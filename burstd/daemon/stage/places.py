@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Mapping
 
 from burstd.core.words import resolve
@@ -35,7 +36,11 @@ def source(asked: StageIn, known: Mapping[str, str], work_dir: str, datasets: Da
 def place(pattern: str, known: Mapping[str, str], work_dir: str) -> str | None:
     """The absolute path, or the URL, of a source or destination; None: something that it hangs on is not known yet."""
     found = resolve(pattern, known, work_dir)
-    return found if found is not None and (found.startswith("/") or "://" in found) else None
+    if found is None or "://" in found:
+        return found
+    # ``.`` and ``..`` are as good as any; a slash at the end says that a directory is meant, as "/." does.
+    slash = "/" if found.endswith(("/", "/.")) else ""
+    return posixpath.normpath(found) + slash if found.startswith("/") else None
 
 
 def ended_well(job: Staging) -> bool:

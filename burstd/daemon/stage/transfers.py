@@ -9,7 +9,7 @@ from errno import ENOENT
 from itertools import islice
 from typing import Any
 
-from burstd.core.words import resolve
+from burstd.core.words import fill
 from burstd.daemon.stage.homeward import FILES, Homeward, applies
 from burstd.daemon.stage.places import DatasetSource, source, values
 from burstd.daemon.stage.user_hands import Objects, UserHands
@@ -22,6 +22,7 @@ from burstd.data.manifest import ManifestDamaged, object_key
 from burstd.data.object_hands import scheme
 from burstd.data.progress import Progress
 from burstd.data.sender import Owner, Sender, TransferCancelled
+from burstd.data.walk import fixed_part, is_pattern
 from burstd.model.claim import Claim
 from burstd.model.data import Access, Piece, StageIn, Staging, Tree
 from burstd.model.errors import NodeNotReady, NodeRefused
@@ -133,12 +134,19 @@ class HeadTransfers:
         job = task.job.job_id
         with self._as_owner(task) as hands:
             files = hands.files
-            files.make(folder, ["", "in", "out", "scratch"])
+            try:
+                files.make(folder, ["", "in", "out", "scratch"])
+            except HandError as error:
+                above = folder.rpartition("/")[0]
+                text = f"{error}; the administrator makes {above} once, for all users, with install -d -m 1777 {above}"
+                raise StageFailed(text, again=True) from None
             for asked in task.job.directives.stage_in:
                 origin = self._source(asked, task.job, hands.who)
                 if scheme(origin):
                     there, name = hands.at(origin), asked.name
                     carry(there, origin, files, f"{folder}/in", name, job=job, cancelled=task.cancelled)
+                elif asked.access is Access.READ_ONLY and is_pattern(origin):
+                    _link_each(files, origin, f"{folder}/in", asked.name, job)
                 elif asked.access is Access.READ_ONLY:
                     files.symlink(f"{folder}/in", [(origin, asked.name, None)], job=job)
                 else:
@@ -149,7 +157,7 @@ class HeadTransfers:
         job = task.job
         known = values(account(job.user))
         lines = [(n, wanted) for n, wanted in enumerate(job.directives.stage_out) if applies(wanted, job)]
-        patterns = [resolve(wanted.pattern, known) or wanted.pattern for _, wanted in lines]
+        patterns = [fill(wanted.pattern, known) or wanted.pattern for _, wanted in lines]
         node = claim.slot
         done = self._ask(
             task, claim, "collect", patterns=patterns, files=list(files), prefix=f"out/{job.job_id}/{node}"
@@ -287,3 +295,14 @@ def _tree(prefix: str, said: Mapping[str, Any]) -> Tree:
     return Tree(
         prefix, said["digest"], manifest, int(said["entries"]), int(said["size"]), bool(said.get("single", False))
     )
+
+
+def _link_each(hand: Hand, pattern: str, root: str, name: str, job: str) -> None:
+    """A directory of links to what a pattern names."""
+    hand.make(root, [name])
+    base = fixed_part(pattern)
+    for rows in hand.walk(pattern):
+        made = [row for row in rows.rows if row[0] in ("f", "h", "l")]
+        parents = dict.fromkeys(f"{name}/{row[1]}".rpartition("/")[0] for row in made)
+        hand.make(root, [path for path in parents if path != name])
+        hand.symlink(root, [(f"{base}/{row[1]}", f"{name}/{row[1]}", None) for row in made], job=job)
