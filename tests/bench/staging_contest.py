@@ -45,7 +45,7 @@ class Contest:
                 taken = time.perf_counter() - began
                 way.end()
                 self.seconds.setdefault(name, []).append(taken)
-                print(f"  {self.title}: {name}: {taken:.2f} s", file=sys.stderr, flush=True)
+                sys.stderr.write(f"  {self.title}: {name}: {taken:.2f} s\n")
 
     def median(self, name: str) -> float:
         """Seconds."""
