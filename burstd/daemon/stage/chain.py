@@ -38,7 +38,7 @@ def _paths(row: Staging, patterns: Iterable[str]) -> list[str]:
         who: Account = account(row.user)
     except HandError:
         return []
-    found = (place(pattern, values(who), row.work_dir) for pattern in patterns)
+    found = (place(pattern, values(who, row.job_id), row.work_dir) for pattern in patterns)
     return [path.rstrip("/") for path in found if path]
 
 

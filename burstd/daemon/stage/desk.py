@@ -213,9 +213,9 @@ class StageDesk:
         match fate(row, run):
             case Fate.GIVE_UP:
                 return self._give_up(row, run, "Slurm was told to hurry: its output is given up")
-            case Fate.COLLECT if not self._busy(run):
+            case Fate.COLLECT if not self._busy(run, machines):
                 return self._collect(row, run)
-            case Fate.CLEAR if not self._busy(run) and self._clock.now() >= run.life.rest_until:
+            case Fate.CLEAR if not self._busy(run, machines) and self._clock.now() >= run.life.rest_until:
                 self._moves.clear(row, run, machines)
             case Fate.ON if not run.tasks and self._clock.now() >= run.life.rest_until:
                 return self._go_on(row, run, machines)
@@ -223,9 +223,12 @@ class StageDesk:
                 pass
         return row
 
-    def _busy(self, run: Run) -> bool:
-        """Whether work is under way that is not wanted any more; it is told to end."""
-        if "clear" not in run.tasks:
+    def _busy(self, run: Run, machines: Mapping[str, Claim]) -> bool:
+        """Whether work is under way that is not wanted any more; it is told to end.
+
+        A node that goes while it is cleared away has nothing left on it: nobody waits for its answer.
+        """
+        if "clear" not in run.tasks or not run.clearing <= {claim.id for claim in machines.values()}:
             run.stop()
         return bool(run.tasks)
 

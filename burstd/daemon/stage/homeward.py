@@ -95,7 +95,7 @@ class Homeward:
             return trip.size
 
     def _line(self, trip: _Trip, number: int, wanted: StageOut, *, on_premises: bool) -> None:
-        destination = place(wanted.destination, values(trip.hands.who), trip.task.job.work_dir)
+        destination = place(wanted.destination, values(trip.hands.who, trip.task.job.job_id), trip.task.job.work_dir)
         if destination is None:
             raise StageFailed(f"stage_out to {printable(wanted.destination)}: there is no such place", again=False)
         found = [(n, t) for n in trip.task.job.nodes if (t := trip.task.job.outputs.get(f"{n}/{number}")) and t.entries]
@@ -158,7 +158,7 @@ class Homeward:
 
     def _left(self, trip: _Trip, wanted: StageOut) -> str:
         """What an output is on this machine, as a path or a pattern."""
-        pattern = fill(wanted.pattern, values(trip.hands.who)) or wanted.pattern
+        pattern = fill(wanted.pattern, values(trip.hands.who, trip.task.job.job_id)) or wanted.pattern
         path = posixpath.normpath(f"{self._job_folder(trip.task.job.job_id)}/out/{pattern}")
         plain = literal(path)
         return path if plain is None else plain

@@ -166,6 +166,7 @@ class Moves:
                 row.job_id, row.state, S.CLEARED, "nothing of it is left in the store and on nodes"
             )
 
+        run.clearing = frozenset(claim.id for claim in there)
         self._begin(row, run, "clear", lambda task: self._transfers.clear(task, there), done, lane="stage:clear")
 
     # All of them.

@@ -89,6 +89,8 @@ class Run:
     heard: dict[str, float] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     back: dict[str, Back] = field(default_factory=dict)
+    clearing: frozenset[str] = frozenset()
+    """The claims whose machines are being cleared of it."""
 
     # What Slurm says.
 

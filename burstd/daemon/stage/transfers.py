@@ -155,7 +155,7 @@ class HeadTransfers:
     def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
         """See Transfers."""
         job = task.job
-        known = values(account(job.user))
+        known = values(account(job.user), job.job_id)
         lines = [(n, wanted) for n, wanted in enumerate(job.directives.stage_out) if applies(wanted, job)]
         patterns = [fill(wanted.pattern, known) or wanted.pattern for _, wanted in lines]
         node = claim.slot
@@ -196,7 +196,7 @@ class HeadTransfers:
 
     def _source(self, asked: StageIn, job: Staging, who: Account) -> str:
         try:
-            path = source(asked, values(who), job.work_dir, self._datasets)
+            path = source(asked, values(who, job.job_id), job.work_dir, self._datasets)
         except ValueError as error:
             raise StageFailed(f"stage_in of {asked.name}: {error}", again=False) from None
         if path is None:
