@@ -36,6 +36,8 @@ _CHANNEL = "burstd.node.transport"
 _OUTPUT_LIMIT = 1 << 20
 _LISTEN_S = 0.5
 _STATUS_S = 5.0
+LINE_BYTES = 64 << 20
+"""No line that is heard is longer: the longest tell what was collected, a few hundred bytes for each object."""
 _PUT = """
 set -eu
 umask 077
@@ -257,7 +259,7 @@ class Talk:
     def __init__(self, channel: paramiko.Channel, address: str) -> None:
         self._channel = channel
         self._address = address
-        self._heard = b""
+        self._heard = bytearray()
 
     def say(self, line: bytes) -> None:
         """Sends to its standard input. Raises ConnectionLost."""
@@ -270,10 +272,14 @@ class Talk:
     def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
         """The next line of its standard output; empty: it has ended; None: ``cancelled`` was set.
 
-        Raises CommandTimedOut where it says nothing for ``quiet_s``, ConnectionLost.
+        Raises CommandTimedOut where it says nothing for ``quiet_s``, ConnectionLost, also for a line without an end.
         """
         deadline = time.monotonic() + quiet_s
-        while b"\n" not in self._heard:
+        looked = 0
+        while (end := self._heard.find(b"\n", looked)) < 0:
+            looked = len(self._heard)
+            if looked > LINE_BYTES:
+                raise ConnectionLost(f"{self._address} said more than {LINE_BYTES} bytes without an end of line")
             if cancelled.is_set():
                 return None
             try:
@@ -292,8 +298,9 @@ class Talk:
                 return b""
             self._heard += piece
             deadline = time.monotonic() + quiet_s
-        line, _, self._heard = self._heard.partition(b"\n")
-        return line + b"\n"
+        line = bytes(self._heard[: end + 1])
+        del self._heard[: end + 1]
+        return line
 
     def complaint(self) -> str:
         """The end of what it wrote to its standard error."""

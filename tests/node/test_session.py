@@ -75,6 +75,14 @@ def test_a_command_that_keeps_talking_is_cut_off(session: Session) -> None:
         session.run(["yes"], timeout_s=20.0)
 
 
+def test_a_line_without_an_end_is_cut_off(session: Session) -> None:
+    never = threading.Event()
+    with session.talk(["sh", "-c", "printf 'one\\ntwo\\n'; exec cat /dev/zero"]) as talk:
+        assert [talk.hear(20.0, never), talk.hear(20.0, never)] == [b"one\n", b"two\n"]
+        with pytest.raises(ConnectionLost, match="without an end of line"):
+            talk.hear(20.0, never)
+
+
 def test_a_machine_that_dies_under_a_command(session: Session, box: Box) -> None:
     killer = threading.Thread(target=lambda: box.run(["pkill", "-9", "-f", "sshd: root"], check=False))
     killer.start()
