@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 
 _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,6 +44,32 @@ class Below:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
             return False
         return True
+
+    def make_own(self, path: str) -> None:
+        """Makes a directory of mode 0700 that nobody else can change, the root too, but not what leads to the root.
+
+        One that is there is taken only if it is this user's. Raises PermissionError with owner and mode.
+        """
+        if path:
+            self.make(path)
+        else:
+            above = os.stat(os.path.dirname(self.root) or "/")  # noqa: PTH116, PTH120
+            if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+                raise PermissionError(errno.EPERM, "lies where everybody can rename it: chmod +t the directory above")
+            with suppress(FileExistsError):
+                os.mkdir(self.root, 0o700)  # noqa: PTH102
+        parent, name = self._parent(path) if path else (None, self.root)
+        try:
+            fd = os.open(name, _LIST, dir_fd=parent)
+        except PermissionError:
+            facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        else:
+            facts = os.fstat(fd)
+            os.close(fd)
+        if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+            what = f"is there already, is uid {facts.st_uid}'s with mode {stat.S_IMODE(facts.st_mode):04o}, and no"
+            remedy = "look who made it, and remove it"
+            raise PermissionError(errno.EPERM, f"{what} directory of uid {os.geteuid()} alone: {remedy}")
 
     def create(self, path: str, job: str) -> tuple[str, int]:
         """A new file beside ``path``, which only its owner can open: its path and its descriptor, to write and read."""

@@ -137,6 +137,7 @@ class Server:
             "look": self._look,
             "free": self._free,
             "make": lambda r: self._each(r, lambda b, path: b.make(path)),
+            "make_own": lambda r: self._each(r, lambda b, path: b.make_own(path)),
             "create": self._create,
             "finish": lambda r: self._each(r, lambda b, row: b.finish(*row)),
             "symlink": lambda r: self._each(r, lambda b, row: b.symlink(row[0], row[1], row[2], r["job"])),

@@ -280,6 +280,34 @@ def test_never_writes_through_a_link_nor_above_the_root(hand: Hand, place: Path)
         hand.make("/usr/burst-test", [""])
 
 
+def test_a_folder_that_somebody_laid_in_wait_is_not_taken(place: Path, hand: Hand) -> None:
+    place.chmod(0o1777)
+    parts = ["", "in", "out"]
+    for _ in range(2):
+        hand.make_own(f"{place}/7", parts)
+    assert {stat.S_IMODE(p.stat().st_mode) for p in (place / "7", place / "7/in", place / "7/out")} == {0o700}
+
+    def lay(name: str, mode: int, uid: int = OTHER) -> None:
+        (place / "8" / name).mkdir(exist_ok=True)
+        os.chown(place / "8" / name, uid, uid)
+        (place / "8" / name).chmod(mode)
+
+    (place / "8").mkdir()
+    for name, mode, uid in (("", 0o777, OTHER), ("", 0o700, OTHER), ("", 0o770, USER), ("out", 0o777, OTHER)):
+        lay("", 0o700, USER)
+        lay(name, mode, uid)
+        with pytest.raises(HandError, match=f"{place}/8/{name}.*uid {uid}'s with mode {mode:04o}.*remove it") as caught:
+            hand.make_own(f"{place}/8", parts)
+        assert caught.value.errno == errno.EPERM
+    (place / "9").symlink_to(place / "7")
+    with pytest.raises(HandError, match="Not a directory"):
+        hand.make_own(f"{place}/9", parts)
+    place.chmod(0o777)
+    with pytest.raises(HandError, match="everybody can rename"):
+        hand.make_own(f"{place}/10", parts)
+    assert not (place / "10").exists()
+
+
 def test_moves_within_a_file_system_and_copies_to_another(hand: Hand, place: Path) -> None:
     with ground(where="/dev/shm") as far:  # noqa: S108 - another file system
         for there, copied in ((place / "to", False), (far / "to", True)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from errno import ENOENT
+from errno import ENOENT, ENOTDIR, EPERM
 from itertools import islice
 from typing import Any
 
@@ -135,8 +135,10 @@ class HeadTransfers:
         with self._as_owner(task) as hands:
             files = hands.files
             try:
-                files.make(folder, ["", "in", "out", "scratch"])
+                files.make_own(folder, ["", "in", "out", "scratch"])
             except HandError as error:
+                if error.errno in (EPERM, ENOTDIR):
+                    raise
                 above = folder.rpartition("/")[0]
                 text = f"{error}; the administrator makes {above} once, for all users, with install -d -m 1777 {above}"
                 raise StageFailed(text, again=True) from None
