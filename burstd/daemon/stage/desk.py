@@ -13,7 +13,7 @@ import structlog
 
 from burstd.core.directives import parse
 from burstd.core.staging import TransferLimits, Waiting, turns
-from burstd.daemon.stage.chain import awaited
+from burstd.daemon.stage.chain import Chain
 from burstd.daemon.stage.fate import STARTING, Fate, fate, outcome, owed, reply, starts_over
 from burstd.daemon.stage.moves import RETRY_S, Moves, machines_of
 from burstd.daemon.stage.progress import Reading
@@ -21,6 +21,7 @@ from burstd.daemon.stage.runs import Answer, Life, Run, Runs
 from burstd.daemon.stage.views import views
 from burstd.daemon.stage.work import Transfers
 from burstd.daemon.workers import Workers
+from burstd.data.hands import Account, account
 from burstd.model.claim import Claim
 from burstd.model.clock import Clock
 from burstd.model.data import DataView, Directives, Staging
@@ -71,7 +72,9 @@ class StageDesk:
         transfers: Transfers,
         pools: Callable[[], Mapping[str, Pool]],
         rules: StageRules,
+        accounts: Callable[[str], Account] = account,
     ) -> None:
+        """``accounts`` tells of a user, or raises HandError."""
         self.rules = rules
         self._store = store
         self._workers = workers
@@ -80,6 +83,11 @@ class StageDesk:
         self._pools = pools
         self._runs = Runs()
         self._moves = Moves(store, workers, clock, transfers, rules.retries)
+        self._chain = Chain(accounts)
+        self._seen: tuple[Staging, ...] | None = None
+        """The records as the last step left them; None: something has changed since."""
+        self._slots: frozenset[str] = frozenset()
+        self._partitions: frozenset[str] = frozenset()
 
     # What Slurm asks.
 
@@ -140,10 +148,14 @@ class StageDesk:
         Raises StoreError; what could not be written is tried again by the next step.
         """
         now = self._clock.now()
-        rows: dict[str, Staging | None] = {row.job_id: row for row in self._store.stagings()}
+        self._seen = None
+        live = self._store.stagings()
+        rows: dict[str, Staging | None] = {row.job_id: row for row in live}
         self._runs.keep(rows, now)
         if isinstance(slurm, SlurmView):
-            self._runs.listed(slurm, {j: row for j, row in rows.items() if row is not None}, now)
+            self._runs.listed(slurm, {row.job_id: row for row in live}, now)
+        self._look_at_pools()
+        self._chain.see(live, self._ending, now)
         machines = machines_of(claims)
         waiting: list[Waiting] = []
         moving: list[Waiting] = []
@@ -159,11 +171,24 @@ class StageDesk:
             elif self._waits_for_its_turn(row, run):
                 waiting.append(mine)
         for job_id in turns(waiting, moving, self.rules.limits):
-            self._moves.send(self._store.staging(job_id), self._runs.of(job_id))
+            if (row := rows[job_id]) is not None:
+                rows[job_id] = self._moves.send(row, self._runs.of(job_id))
         for run in self._runs.all():
             if run.hooks:
-                self._answer(self._store.staging(run.job_id) if rows.get(run.job_id) else None, run)
+                self._answer(rows.get(run.job_id), run)
+        self._seen = tuple(row for row in rows.values() if row is not None)
         return self._runs.due(now)
+
+    def rows(self) -> tuple[Staging, ...]:
+        """The data of all jobs as recorded, oldest first; read once for each step. Raises StoreError."""
+        if self._seen is None:
+            self._seen = self._store.stagings()
+        return self._seen
+
+    def _look_at_pools(self) -> None:
+        pools = self._pools().values()
+        self._slots = frozenset(slot for pool in pools for slot in pool.slots)
+        self._partitions = frozenset(partition for pool in pools for partition in pool.partitions)
 
     def _bring_on(self, row: Staging | None, run: Run, machines: Mapping[str, Claim]) -> Staging | None:
         """As far as the data of one job can go now."""
@@ -234,13 +259,13 @@ class StageDesk:
 
     def _go_on(self, row: Staging, run: Run, machines: Mapping[str, Claim]) -> Staging:
         """The next step of data that is wanted, with nothing under way."""
-        slots = self._slots()
+        slots = self._slots
         match row.state:
-            case S.WAITING if before := awaited(row, self._store.stagings(), self._ending):
+            case S.WAITING if before := self._chain.awaited(row):
                 run.life.rest_until = self._clock.now() + RETRY_S
                 reason = f"its input is what job {before} leaves, which is on its way home"
                 return row if row.error == reason else self._store.touch_staging(row.job_id, reason, error=reason)
-            case S.WAITING if self._on_premises(run, slots):
+            case S.WAITING if self._on_premises(run):
                 return self._store.move_staging(
                     row.job_id, S.WAITING, S.STAGED, "it runs on premises, where its data is"
                 )
@@ -295,6 +320,7 @@ class StageDesk:
         """The nodes are not kept for it from now on."""
         run.stop()
         run.life.rest_until = 0.0
+        self._seen = None
         with self._store.batch():
             if row.state is S.PLACED:
                 row = self._store.move_staging(
@@ -308,13 +334,11 @@ class StageDesk:
         idle = not run.tasks and self._clock.now() >= run.life.rest_until
         return row.state is S.WAITING and run.life.size is not None and run.fresh and idle and not run.back
 
-    def _on_premises(self, run: Run, slots: frozenset[str]) -> bool:
-        burst = {partition for pool in self._pools().values() for partition in pool.partitions}
+    def _on_premises(self, run: Run) -> bool:
         facts = run.facts
-        return facts is not None and burst.isdisjoint(facts.partitions) and slots.isdisjoint(facts.nodes)
-
-    def _slots(self) -> frozenset[str]:
-        return frozenset(slot for pool in self._pools().values() for slot in pool.slots)
+        return (
+            facts is not None and self._partitions.isdisjoint(facts.partitions) and self._slots.isdisjoint(facts.nodes)
+        )
 
     # What is told.
 
@@ -334,7 +358,7 @@ class StageDesk:
     def views(self) -> dict[str, DataView]:
         """How the data of each job stands, by the job's id in the queue."""
         return views(
-            self._store.stagings(), self._runs.of, self._moves.rates, self._clock.now(),
+            self.rows(), self._runs.of, self._moves.rates, self._clock.now(),
             lambda row, run: self._moves.came(row, run.life, S.COLLECTING),
         )  # fmt: skip
 
@@ -351,6 +375,7 @@ class StageDesk:
             return ""
         run = self._runs.of(job_id)
         run.life.rest_until = 0.0
+        self._seen = None
         if owed(row):
             self._store.move_staging(job_id, S.HELD, S(row.resume), f"{by} asked to try again", cause=by)
         # A job whose input was refused is held by Slurm, where only an administrator can release it: its hooks come

@@ -51,7 +51,7 @@ class Moves:
 
         self._begin(row, run, "in", self._transfers.look, done, lane="stage:look")
 
-    def send(self, row: Staging, run: Run) -> None:
+    def send(self, row: Staging, run: Run) -> Staging:
         """To the store."""
         began = self._clock.now()
         ready = row.estimated_ready or ready_at(began, run.life.size or 0, 0, self.rates.of(row.store, "in"))
@@ -66,6 +66,7 @@ class Moves:
             return after
 
         self._begin(row, run, "in", self._transfers.send, done, lane="stage:in", total=run.life.size or 0)
+        return row
 
     def place(self, row: Staging, run: Run, machines: Mapping[str, Claim], slots: Collection[str]) -> Staging:
         """To its nodes; on premises nodes are not in ``slots``."""

@@ -40,7 +40,7 @@ class NodeDesk(StageDesk):
             case S.PLACING:
                 return bool(row.trees)
             case S.COLLECTING:
-                return not self._slots().isdisjoint(row.nodes)
+                return not self._slots.isdisjoint(row.nodes)
             case S.BRINGING:
                 return bool(row.outputs)
             case _:
@@ -51,7 +51,9 @@ class NodeDesk(StageDesk):
 
         Input is sent again. Output is fetched again from the nodes that still have it, else its job is held.
         """
-        for row in self._store.stagings():
+        self._look_at_pools()
+        rows, self._seen = self.rows(), None
+        for row in rows:
             if row.store != self.rules.store:
                 continue
             run = self._runs.of(row.job_id)
@@ -67,7 +69,7 @@ class NodeDesk(StageDesk):
                     reason = f"its input has to be sent again: {why}"
                     self._store.move_staging(row.job_id, row.state, S.WAITING, reason, trees={})
                 case S.COLLECTING:
-                    if not self._slots().isdisjoint(row.nodes):
+                    if not self._slots.isdisjoint(row.nodes):
                         run.stop()
                     if row.outputs:
                         self._fetch_again(row, run, claims, why)

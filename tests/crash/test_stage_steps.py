@@ -1,0 +1,138 @@
+"""What one step of the desk costs where thousands of jobs wait, and whose output a job waits for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from burstd.core.staging import TransferLimits
+from burstd.daemon.stage.chain import Chain
+from burstd.daemon.stage.desk import StageDesk, StageRules
+from burstd.data.hands import Account
+from burstd.model.data import Directives, StageIn, StageOut, Staging
+from burstd.model.data import StageState as S
+from burstd.model.snapshot import SlurmView
+from burstd.slurm.job_facts import JobFacts
+from burstd.slurm.stage_server import StageCall
+from burstd.store import Store
+from tests.crash.stage_ground import FakeTransfers
+from tests.crash.stage_world import POOLS, StageWorld
+
+
+def staging(
+    job_id: str, state: S, *, user: str = "ada", source: str = "", to: str = "", created: float = 0.0, resume: str = ""
+) -> Staging:
+    directives = Directives(
+        (StageIn(source, "in"),) if source else (), (StageOut("out", to),) if to else ()
+    )  # fmt: skip
+    return Staging(job_id, user, 1001, 1001, directives, state, created, created, "store", resume=resume)
+
+
+def account(user: str) -> Account:
+    return Account(user, 1001, 1001, (1001,), f"/home/{user}")
+
+
+@pytest.mark.parametrize(
+    ("source", "other", "waits"),
+    [
+        ("/p/a", {"to": "/p/a"}, True),
+        ("/p/a/b", {"to": "/p/a"}, True),
+        ("${HOME}/a", {"to": "/home/ada/a/b/c/"}, True),
+        ("/p/ab", {"to": "/p/a"}, False),
+        ("/p/a", {"to": "/p/a", "state": S.PLACED, "ending": True}, True),
+        ("/p/a", {"to": "/p/a", "state": S.PLACED}, False),
+        ("/p/a", {"to": "/p/a", "state": S.HELD, "resume": "bringing"}, False),
+        ("/p/a", {"to": "/p/a", "user": "bob"}, False),
+        ("/p/a", {"to": "/p/a", "created": 5.0}, False),
+        ("/p/a", {"to": "/p/a", "created": 6.0}, False),
+        ("/p/a", {"to": ""}, False),
+    ],
+)
+def test_input_waits_for_output_of_the_same_user_from_before(source: str, other: dict[str, Any], waits: bool) -> None:
+    ending = other.pop("ending", False)
+    row = staging("9", S.WAITING, source=source, created=5.0)
+    before = staging("1", other.pop("state", S.BRINGING), **{"created": 4.0, **other})
+    chain = Chain(account)
+    chain.see([row, before], lambda _job: ending, 10.0)
+    assert chain.awaited(row) == ("1" if waits else "")
+
+
+class Counting:
+    """A store that counts what it is asked for."""
+
+    def __init__(self, store: Store, calls: Counter[str]) -> None:
+        self._store, self._calls = store, calls
+
+    def __getattr__(self, name: str) -> Any:
+        self._calls[name] += 1
+        return getattr(self._store, name)
+
+
+class Lookers:
+    """Workers that look and ask Slurm at once, and never come to the end of a transfer."""
+
+    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """See Workers."""
+        if lane in ("stage:slurm", "stage:look"):
+            done(work())
+
+    def post(self, done: Callable[[], None]) -> None:
+        """See Workers."""
+        done()
+
+    def drain(self) -> int:
+        """See Workers."""
+        return 0
+
+
+class Pending(FakeTransfers):
+    """All jobs wait, for Slurm."""
+
+    def facts(self, job_id: str) -> JobFacts | None:
+        """See Transfers."""
+        return JobFacts(
+            job_id, job_id, "ada", 1001, 1001, "", ("burst",), "PENDING", "0:0", (), "", "", "", 0
+        )  # fmt: skip
+
+
+def test_a_step_reads_the_record_once_and_no_accounts_however_many_wait(tmp_path: Path, template: Path) -> None:
+    world = StageWorld(tmp_path, template=template)
+    store, calls, asked = world.store, Counter[str](), Counter[str]()
+
+    def who(user: str) -> Account:
+        asked[user] += 1
+        return account(user)
+
+    desk = StageDesk(
+        store=cast("Store", Counting(store, calls)), workers=Lookers(), clock=world.clock,
+        transfers=Pending(world.ground, world.slurm), pools=lambda: POOLS,
+        rules=StageRules("/scratch", "store", TransferLimits(4, 2)), accounts=who,
+    )  # fmt: skip
+    with store.batch():
+        store.make_staging(staging("0", S.WAITING, to="/home/ada/x"))
+        store.move_staging("0", S.WAITING, S.STAGED, "")
+        store.move_staging("0", S.STAGED, S.PLACING, "", nodes=("c1",))
+        store.move_staging("0", S.PLACING, S.PLACED, "")
+        store.move_staging("0", S.PLACED, S.COLLECTING, "")
+        store.move_staging("0", S.COLLECTING, S.BRINGING, "")
+        for n in range(1, 3000):
+            store.make_staging(staging(str(n), S.WAITING, source=f"/data/{n}", created=1.0))
+    for n in range(3000):
+        desk.hear(StageCall("data_out" if not n else "data_in", str(n), 1001, 1001), lambda _reply: None)
+    view = SlurmView((), {}, (), world.clock.now())
+    for _ in range(4):
+        world.clock.advance(1)
+        desk.step(view, ())
+    assert len([row for row in desk.rows() if row.state is S.SENDING]) == 2
+    desk.views()
+    calls.clear()
+    world.clock.advance(1)
+    desk.step(view, ())
+    assert len(desk.views()) == 3000
+    assert calls == {"stagings": 1}
+    assert asked == {"ada": 1}
+    world.kill()
