@@ -161,7 +161,7 @@ class StageRoom:
             KeptNode(
                 node, row.job_id, row.user, row.since + self._settings.keep_node_h * HOUR_S, row.error or row.reason
             )
-            for row in self._around.store.stagings()
+            for row in self.desk.rows()
             if row.job_state and (row.state in OUTPUT_ON_NODES or row.resume in OUTPUT_ON_NODES)
             for node in row.nodes
         )
@@ -183,7 +183,7 @@ class StageRoom:
     def alarms(self) -> list[str]:
         """What needs a person."""
         found = [f"the store of staged data: {self._error}"] if self._error else []
-        held = [row for row in self._around.store.stagings() if row.error and row.resume]
+        held = [row for row in self.desk.rows() if row.error and row.resume]
         return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.error}" for row in held[:5]]
 
     def _begin_sweep(self) -> None:
