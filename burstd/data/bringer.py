@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from burstd.data.hands import Hand
-from burstd.data.manifest import Entry, decode
+from burstd.data.hands import Facts, Hand, HandError, printable
+from burstd.data.manifest import Entry, ManifestDamaged, decode
+from burstd.data.object_hands import scheme
 from burstd.data.objects import Fetched
 from burstd.data.pack import SMALL_BYTES
 from burstd.model.data import Piece, Tree
@@ -19,6 +22,9 @@ FILES_AT_ONCE = 64
 BYTES_AT_ONCE = 256 << 20
 """Files are written together up to this size: for objects, so much waits on this machine's disk to be put."""
 _WRITE = 1 << 20
+_HOLES_HASHED = 1 << 30
+"""A file with more than so many bytes of holes has no digest in what is told: only its objects were verified."""
+_ZEROS = bytes(1 << 20)
 
 
 class Stopped(BurstdError):
@@ -27,13 +33,16 @@ class Stopped(BurstdError):
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """One file at its destination. ``path`` as text with surrogates; ``digest``: SHA-256 in hexadecimal, or empty."""
+    """One file at its destination. ``path`` as text with surrogates.
+
+    ``digest``: SHA-256 in hexadecimal of what was written or found there; empty: not known.
+    """
 
     path: str
     size: int
     digest: str
     skipped: bool
-    """It was there already, with this size and time, from an earlier try."""
+    """It was there already, with this content, mode and time, from an earlier try."""
 
 
 Adopt = Callable[[str, Mapping[str, int], Mapping[bytes, tuple[Piece, ...]]], None]
@@ -76,8 +85,9 @@ class Bringer:
         """Makes the tree below ``root`` (which is made too), or its single file as ``root/name``; returns its bytes.
 
         ``taken`` gives the path under which an entry goes (another where the name is taken); ``brought`` hears of each
-        file, ``moved`` of bytes. May be repeated: files that are there with the size and time of the tree's are left.
-        Raises HandError, StagerError (ObjectDamaged), ManifestDamaged, Stopped.
+        file, ``moved`` of bytes. May be repeated: files that are there with the content, mode and time of the tree's
+        are left, unfinished ones of this job removed. Raises HandError, StagerError (ObjectDamaged), ManifestDamaged,
+        Stopped.
         """
         total = 0
         directories: list[tuple[str, int, int]] = []
@@ -133,6 +143,8 @@ class Bringer:
         if not batch:
             return 0
         paths = [taken(name or os.fsdecode(e.path)) for e in batch]
+        if _kind(batch[0]) != "d":
+            sweep(hand, root, {os.path.dirname(path) for path in paths}, job)  # noqa: PTH120 - of a URL too
         match _kind(batch[0]):
             case "d":
                 hand.make(root, paths)
@@ -160,29 +172,36 @@ class Bringer:
         there = hand.facts(root, paths)
         missing: list[tuple[Entry, str]] = []
         for entry, path, facts in zip(batch, paths, there, strict=True):
-            same = facts is not None and (facts.kind, facts.size, facts.mtime_ns) == ("f", entry.size, entry.mtime_ns)
-            if same:
+            if facts is not None and _is_as(facts, entry) and _holds(hand, root, path, entry.digest):
                 brought(Brought(path, entry.size, entry.digest, skipped=True))
             else:
                 missing.append((entry, path))
         if not missing:
             return
         made = hand.create(root, [path for _, path in missing], job=job)
-        fds = [fd for _, fd in made]
         try:
-            self._write(objects, [entry for entry, _ in missing], fds, moved)
-        finally:
-            for fd in fds:
-                os.close(fd)
-        finished = [(new, path, e.mode, e.mtime_ns) for (new, _), (e, path) in zip(made, missing, strict=True)]
-        hand.finish(root, finished)
-        for entry, path in missing:
-            brought(Brought(path, entry.size, entry.digest, skipped=False))
+            try:
+                digests = self._write(objects, [entry for entry, _ in missing], [fd for _, fd in made], moved)
+            finally:
+                for _, fd in made:
+                    os.close(fd)
+            finished = [(new, path, e.mode, e.mtime_ns) for (new, _), (e, path) in zip(made, missing, strict=True)]
+            hand.finish(root, finished)
+        except BaseException:
+            # Where the hand itself is gone, the next try sweeps.
+            with suppress(HandError):
+                hand.remove(root, [new for new, _ in made])
+            raise
+        for (entry, path), digest in zip(missing, digests, strict=True):
+            brought(Brought(path, entry.size, digest, skipped=False))
 
-    def _write(self, objects: Fetched, entries: list[Entry], fds: list[int], moved: Callable[[int], None]) -> None:
+    def _write(self, objects: Fetched, entries: list[Entry], fds: list[int], moved: Callable[[int], None]) -> list[str]:
+        """Returns the files' digests, where they were verified. Raises ManifestDamaged where one is another."""
         stream = objects.each(piece for entry in entries for piece in entry.pieces)
+        digests: list[str] = []
         for entry, fd in zip(entries, fds, strict=True):
             at = 0
+            digest = _digest_of(entry)
             for _ in entry.pieces:
                 piece, view = next(stream)
                 if piece.key:
@@ -190,9 +209,70 @@ class Bringer:
                     moved(len(view))
                     if len(entry.pieces) == 1 and entry.size <= SMALL_BYTES:
                         self._contents[hashlib.sha256(view).digest()] = entry.pieces
+                if digest is not None:
+                    _take(digest, piece, view)
                 at += piece.length
             # Holes stay holes, at the end too.
             os.ftruncate(fd, entry.size)
+            if digest is None:
+                digests.append(entry.digest if _is_object(entry, objects) else "")
+            elif digest.hexdigest() == entry.digest:
+                digests.append(entry.digest)
+            else:
+                raise ManifestDamaged(f"the content of {printable(os.fsdecode(entry.path))} is not what was collected")
+        return digests
+
+
+def sweep(hand: Hand, root: str, folders: Iterable[str], job: str) -> None:
+    """Removes what a try that was killed left unfinished in these directories. Raises HandError."""
+    for folder in sorted(folders):
+        try:
+            hand.sweep(root, [folder], job=job)
+        except HandError as error:
+            # A directory in which one may write, but whose names one may not see, or that is not there.
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT):
+                raise
+
+
+def _is_as(facts: Facts, entry: Entry) -> bool:
+    mode = facts.mode & 0o7777
+    return (facts.kind, facts.size, facts.mtime_ns, mode) == ("f", entry.size, entry.mtime_ns, entry.mode)
+
+
+def _holds(hand: Hand, root: str, path: str, digest: str) -> bool:
+    """Whether a file that looks like ours has our content: times and sizes are easily those of another result."""
+    if not digest or scheme(root):
+        # To read an object back costs what it costs to write it.
+        return False
+    try:
+        (fd,) = hand.open(root, [path])
+        with os.fdopen(fd, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except (HandError, OSError):
+        # What cannot be read is written anew.
+        return False
+
+
+def _digest_of(entry: Entry) -> hashlib._Hash | None:
+    """What checks the digest of the whole. None: there is none, or an object's digest says it, or it is too long."""
+    holes = sum(piece.length for piece in entry.pieces if not piece.key)
+    alone = len(entry.pieces) == 1 and entry.pieces[0].key == entry.digest
+    return None if not entry.digest or alone or holes > _HOLES_HASHED else hashlib.sha256()
+
+
+def _is_object(entry: Entry, objects: Fetched) -> bool:
+    """Whether a file is one whole object, which was verified."""
+    return len(entry.pieces) == 1 and objects.verified.get(entry.digest) == entry.size == entry.pieces[0].length
+
+
+def _take(digest: hashlib._Hash, piece: Piece, view: memoryview) -> None:
+    if piece.key:
+        digest.update(view)
+        return
+    left = piece.length
+    while left:
+        digest.update(_ZEROS[: min(left, len(_ZEROS))])
+        left -= min(left, len(_ZEROS))
 
 
 def _write_at(fd: int, view: memoryview, at: int) -> None:
