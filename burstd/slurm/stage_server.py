@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -55,6 +55,8 @@ class StageCall:
     hurry: bool = False
     info: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
+    patient: bool = True
+    """Its answer may take its time; False: so many others wait that this one is to say what is known now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +195,17 @@ class StageServer:
                 wire, StageReply("refused", "burstd does not understand this burstd-stage: are both of one version?")
             )
             return
-        if call.hook not in WAITING:
+        waits = call.hook in WAITING
+        if waits and not self._waiting.acquire(blocking=False):
+            # Others who wait long must not keep one from its answer that has it by now.
+            reply = self._reply(replace(call, patient=False))
+            self._send(wire, StageReply("busy") if reply.result == "again" else reply)
+            return
+        try:
             self._send(wire, self._reply(call))
-        elif self._waiting.acquire(blocking=False):
-            try:
-                self._send(wire, self._reply(call))
-            finally:
+        finally:
+            if waits:
                 self._waiting.release()
-        else:
-            self._send(wire, StageReply("busy"))
 
     def _reply(self, call: StageCall) -> StageReply:
         try:

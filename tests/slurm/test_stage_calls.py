@@ -100,19 +100,24 @@ def test_it_asks_again_as_long_as_it_is_told_to(start: Start, places: dict[str, 
         assert waiting.stdout.read() == b"ok\n"
 
 
-def test_who_comes_on_top_is_put_off(start: Start, places: dict[str, str]) -> None:
+def test_who_comes_on_top_is_put_off_unless_there_is_an_answer(start: Start, places: dict[str, str]) -> None:
     full, go = threading.Event(), threading.Event()
 
     def handle(got: StageCall) -> StageReply:
-        if got.hook == "data_in":
+        if got.hook == "data_in" and got.job_id not in there:
             full.set()
+            if not got.patient:
+                return StageReply("again")
             assert go.wait(20)
         return StageReply("ok")
 
+    there: set[str] = set()
     start(handle, waiting=1)
     first = begin(places, "data_in", "job=1", "polls=yes")
     assert full.wait(20)
     assert call(places, "data_in", "job=2", "polls=yes") == (2, "busy\n")
+    there.add("2")
+    assert call(places, "data_in", "job=2", "polls=yes") == (0, "ok\n")
     assert call(places, "check", "job=3") == (0, "ok\n")
     third = begin(places, "data_in", "job=4", "polls=no")
     go.set()

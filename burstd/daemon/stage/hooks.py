@@ -12,6 +12,8 @@ from burstd.slurm.stage_server import StageCall, StageReply
 
 WAIT_S = 20.0
 """After so long a client is told to ask again, so that neither side waits for a dead one."""
+SOON_S = 1.0
+"""How long one waits at most while very many others do."""
 
 
 class Hooks:
@@ -37,6 +39,6 @@ class Hooks:
 
         self._workers.post(lambda: self._desk.hear(call, tell))
         try:
-            return answer.result(WAIT_S)
+            return answer.result(WAIT_S if call.patient else SOON_S)
         except FutureTimeoutError:
             return StageReply("again")
