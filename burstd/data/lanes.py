@@ -6,6 +6,7 @@ import hashlib
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -22,6 +23,8 @@ _T = TypeVar("_T")
 LOOK_S = 0.5
 """How often whoever waits for another transfer looks whether he is cancelled."""
 _BACKOFF_S = 30.0
+PATIENCE_S = 180.0
+"""How long a busy store is asked for the same thing: then others have their turn, and people are told."""
 Ended = Callable[[str, bool, BaseException | None], None]
 """Called with the object's key, whether it was there already, and what went wrong."""
 
@@ -48,6 +51,7 @@ class Shared:
     index: Index
     stager: Stager
     limits: Limits
+    patience_s: float = PATIENCE_S
     lock: threading.Lock = field(default_factory=threading.Lock)
     flights: dict[tuple[str, str], threading.Event] = field(default_factory=dict)
     """Objects that are being put, by prefix and key."""
@@ -234,13 +238,17 @@ class Lanes:
             mine.set()
 
     def _patiently(self, call: Callable[[], _T]) -> _T:
-        """Asks a busy store again and again, until the transfer is cancelled."""
+        """Asks a busy store again and again, until the transfer is cancelled. Raises StoreBusy after a while."""
         pause = 0.25
+        end = time.monotonic() + self.shared.patience_s
         while True:
             self.check()
             try:
                 return call()
             except StoreBusy as busy:
                 pause = min(_BACKOFF_S, pause * 2)
-                if self.cancelled.wait(max(busy.retry_after_s, pause * random.uniform(0.5, 1.0))):  # noqa: S311
+                wait = max(busy.retry_after_s, pause * random.uniform(0.5, 1.0))  # noqa: S311
+                if time.monotonic() + wait > end and not self.cancelled.is_set():
+                    raise
+                if self.cancelled.wait(wait):
                     raise TransferCancelled(f"the transfer was cancelled while the store was busy: {busy}") from None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from burstd.data.hands import Hand
 from burstd.data.index import Index
-from burstd.data.lanes import Lanes, Shared, TransferCancelled
+from burstd.data.lanes import PATIENCE_S, Lanes, Shared, TransferCancelled
 from burstd.data.limits import Limits
 from burstd.data.manifest import encode
 from burstd.data.progress import Progress
@@ -42,10 +42,13 @@ class _Leader:
 class Sender:
     """Sends to one store. For all threads of the process; there is one for each store and index."""
 
-    def __init__(self, index: Index, stager: Stager, limits: Limits | None = None) -> None:
+    def __init__(
+        self, index: Index, stager: Stager, limits: Limits | None = None, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        """``patience_s``: how long a busy store is asked for the same thing."""
         self.index = index
         self.stager = stager
-        self._shared = Shared(index, stager, limits or Limits())
+        self._shared = Shared(index, stager, limits or Limits(), patience_s)
         self._leaders: dict[tuple[int, str, str], _Leader] = {}
         self._lock = threading.Lock()
 
@@ -61,9 +64,9 @@ class Sender:
     ) -> Tree:
         """Brings a file, directory or pattern into the store and returns it, whole and noted in the index.
 
-        Read with the hand's rights only. A busy store is asked until ``cancelled`` is set. Raises HandError (it cannot
-        be read, or changes all the time), StoreRefused, StoreSpaceGone, TransferCancelled; whatever was sent until then
-        is not sent again.
+        Read with the hand's rights only. A busy store is asked again for a while; what was sent by then is not sent
+        again. Raises HandError (it cannot be read, or changes all the time), StoreBusy, StoreRefused, StoreSpaceGone,
+        TransferCancelled (``cancelled`` is set).
         """
         progress = progress or Progress()
         lanes = Lanes(self._shared, prefix, owner.uid, progress, cancelled or threading.Event())

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from burstd.core.staging import TransferLimits
+from burstd.core.staging import Measured, Rates, TransferLimits
 from burstd.daemon.stage.chain import Chain
 from burstd.daemon.stage.desk import StageDesk, StageRules
+from burstd.daemon.stage.progress import Meter
+from burstd.daemon.stage.runs import Run
+from burstd.daemon.stage.views import views
+from burstd.daemon.stage.work import StageFailed, Task
 from burstd.data.hands import Account
 from burstd.model.data import Directives, StageIn, StageOut, Staging
 from burstd.model.data import StageState as S
@@ -135,4 +140,46 @@ def test_a_step_reads_the_record_once_and_no_accounts_however_many_wait(tmp_path
     assert len(desk.views()) == 3000
     assert calls == {"stagings": 1}
     assert asked == {"ada": 1}
+    world.kill()
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "moved", "still_s", "known"),
+    [
+        (S.WAITING, "", 0, 0, True),
+        (S.WAITING, "the store does not answer", 0, 0, False),
+        (S.SENDING, "", 50, 100, True),
+        (S.SENDING, "", 50, 130, False),
+        (S.SENDING, "the store does not answer", 50, 0, True),
+        (S.SENDING, "the store does not answer", 0, 0, False),
+    ],
+)
+def test_no_node_is_started_for_input_that_does_not_move(
+    state: S, error: str, moved: int, still_s: float, known: bool
+) -> None:
+    row, run, now = replace(staging("1", state, source="/data"), error=error), Run("1"), 0.0
+    run.life.size = 100
+    meter = Meter("in", "in", lambda: now)
+    meter.at(done=40 + moved, sent=moved, hits=40)
+    run.begin("in", Task(row, meter))
+    run.read("in")
+    now = still_s
+    rates = Rates({("store", "in"): Measured(1000.0, 1.0)})
+    (view,) = views([row], lambda _job: run, rates, 1e9, lambda _row, _run: 0.0).values()
+    assert bool(view.ready_at) is known
+
+
+def test_a_store_that_is_away_while_sending_is_told_and_gives_its_turn_to_others(
+    tmp_path: Path, template: Path
+) -> None:
+    world = StageWorld(tmp_path, template=template)
+    job = world.submit("7")
+    world.ground.faults["send", job] = StageFailed("the store does not answer", again=True, retry_after_s=500)
+    world.run(60, lambda: world.state(job) is S.WAITING and bool(world.store.staging(job).error))
+    other = world.submit("8")
+    world.run(60, world.phase(other, "running"))
+    row = world.store.staging(job)
+    assert (row.state, row.attempts, row.error) == (S.WAITING, 1, "the store does not answer")
+    world.calm()
+    world.check_end()
     world.kill()

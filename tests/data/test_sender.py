@@ -221,7 +221,7 @@ def test_many_at_once_send_each_content_once(place: Path, stager: MemoryStager) 
     for n, tree in enumerate(sent[:3]):
         files = {path: what for path, what in in_store(stager, tree).items() if what[0] == "f"}
         assert files == {path: what for path, what in on_disk(place / str(n % 3)).items() if what[0] == "f"}
-    assert sender.index.unreferenced(stager.name) == []
+    assert list(sender.index.unreferenced(stager.name)) == []
     assert set(sender.index.usage_by_uid()) == {USER, OTHER}
 
 
@@ -289,6 +289,25 @@ def test_a_busy_store_is_asked_again_and_a_cancelled_transfer_goes_on_later(plac
     tree = send(sender, source, progress=progress)
     assert in_store(stager, tree)[b"big"][3] == source.read_bytes()
     assert (stager.calls["put"], progress.bytes_hits) == (5, 2 * OBJECT_BYTES)
+
+
+def test_a_store_that_stays_away_is_told_and_what_was_sent_stays(place: Path) -> None:
+    source = place / "big"
+    source.write_bytes(data(3 * OBJECT_BYTES))
+    own(place)
+
+    def away(_key: str) -> None:
+        if store.calls["put"]:
+            raise StoreBusy("the store does not answer")
+
+    store = MemoryStager(before_put=away)
+    sender = Sender(Index(None), store, Limits(lanes=1), patience_s=0.6)
+    with pytest.raises(StoreBusy, match="does not answer"):
+        send(sender, source)
+    store.before_put = None
+    progress = Progress()
+    assert in_store(store, send(sender, source, progress=progress))[b"big"][3] == source.read_bytes()
+    assert progress.bytes_hits == OBJECT_BYTES
 
 
 def test_the_index_and_the_store_may_lose_what_they_know(place: Path, sender: Sender, stager: MemoryStager) -> None:

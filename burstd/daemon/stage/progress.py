@@ -24,16 +24,21 @@ class Reading:
     rate: float
     eta_s: float | None
     seconds: float
+    still_s: float = 0.0
+    """For so long ``done`` has been what it is, as far as anybody has looked."""
 
 
 class Meter:
     """Counts the bytes of one transfer."""
 
-    def __init__(self, name: str, direction: str) -> None:
+    def __init__(self, name: str, direction: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self.direction = direction
         self._lock = threading.Lock()
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = self._moved = clock()
+        self._before = 0
+        """What had been done at that time."""
         self._done = self._total = self._sent = self._hits = 0
         self._source: Callable[[], tuple[int, int, int]] | None = None
 
@@ -66,10 +71,14 @@ class Meter:
             if self._source is not None:
                 self._done, self._sent, self._hits = self._source()
                 self._total = max(self._total, self._done)
-            seconds = max(time.monotonic() - self._began, 1e-3)
+            now = self._clock()
+            if self._done != self._before:
+                self._before, self._moved = self._done, now
+            seconds = max(now - self._began, 1e-3)
             rate = self._done / seconds
             left = self._total - self._done
             eta = left / rate if rate > 0 and self._total else None
             return Reading(
-                self.name, self.direction, self._done, self._total, self._sent, self._hits, rate, eta, seconds
-            )
+                self.name, self.direction, self._done, self._total, self._sent, self._hits, rate, eta, seconds,
+                now - self._moved,
+            )  # fmt: skip

@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 
 from burstd.core.staging import Rates, ready_at
 from burstd.daemon.stage.fate import owed
+from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.runs import Run
 from burstd.model.data import DataView, Staging
 from burstd.model.data import StageState as S
 
 _AFTER_RUN = (S.COLLECTING, S.BRINGING)
+STILL_S = 120.0
+"""Input that has not moved for so long comes nobody knows when."""
 
 
 def views(
@@ -29,12 +32,13 @@ def views(
         rate = rates.of(row.store, "in")
         size = run.life.size or 0
         if row.state is S.WAITING:
-            ready = ready_at(now, size, ahead, rate) if size else 0.0
+            # What failed, or waits for another job, has no time at which it will be there.
+            ready = ready_at(now, size, ahead, rate) if size and not row.error else 0.0
             ahead += size
         elif row.state is S.SENDING:
             reading = run.read("in")
             left = max(size - reading.done, 0) if reading else size
-            ready = ready_at(now, left, 0, rate)
+            ready = ready_at(now, left, 0, rate) if _moves(row, reading) else 0.0
             ahead += left
         # Output that is owed keeps its nodes, whether somebody is at it or not.
         state = S(row.resume) if owed(row) else row.state
@@ -43,3 +47,10 @@ def views(
         for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
             found[job_id] = view
     return found
+
+
+def _moves(row: Staging, reading: Reading | None) -> bool:
+    """Whether input that is being sent gets on: where the last try failed, this one must have sent something first."""
+    if reading is None:
+        return not row.error
+    return reading.still_s < STILL_S and bool(reading.sent or not row.error)
