@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from burstd.data.index_file import IndexFile, clear_store, pack_pieces, signed, unpack_pieces
+from burstd.data.index_file import IndexFile, clear_store, forget_objects, pack_pieces, signed, unpack_pieces
 from burstd.model.data import Piece, Tree
 
 _T = TypeVar("_T")
 _AT_ONCE = 400
+_DAY_S = 86400.0
 
 
 class Identity(NamedTuple):
@@ -70,6 +71,8 @@ class Index:
         self._writing = self._file.writing
         self._held: Counter[tuple[str, str, str]] = Counter()
         self._going: set[tuple[str, str, str]] = set()
+        self.changes = 0
+        """Grows whenever the trees, and so what users take up, become others."""
         self._gone = threading.Condition(self._lock)
 
     def close(self) -> None:
@@ -84,18 +87,26 @@ class Index:
         By user, because the numbers are what a file system says, and a user may have made his own (fuse).
         """
         found: dict[tuple[int, int], bytes] = {}
+        now = time.time()
+        used: list[tuple[float, int, int, int]] = []
         asked = {(f.dev, signed(f.ino)): f for f in files}
         for dev in {f.dev for f in files}:
             for part in _portions([ino for on, ino in asked if on == dev]):
                 marks = ",".join("?" * len(part))
                 rows = self._rows(
-                    f"select ino, size, mtime, ctime, content from seen where uid = ? and dev = ? and ino in ({marks})",  # noqa: S608
+                    f"select ino, size, mtime, ctime, content, used from seen"  # noqa: S608
+                    f" where uid = ? and dev = ? and ino in ({marks})",
                     [uid, dev, *part],
                 )
-                for ino, size, mtime, ctime, content in rows:
+                for ino, size, mtime, ctime, content, last in rows:
                     f = asked[dev, ino]
                     if (size, mtime, ctime) == (f.size, f.mtime_ns, f.ctime_ns):
                         found[f.dev, f.ino] = content
+                        if now - last > _DAY_S:
+                            used.append((now, uid, dev, ino))
+        if used:
+            with self._writing() as db:
+                db.executemany("update seen set used = ? where uid = ? and dev = ? and ino = ?", used)
         return found
 
     def pieces(self, store: str, prefix: str, contents: Sequence[bytes]) -> dict[bytes, tuple[Piece, ...]]:
@@ -220,6 +231,7 @@ class Index:
             db.execute(
                 "update objects set used = ? where id in (select object from tree_objects where tree = ?)", (now, row)
             )
+            self.changes += 1
 
     def trees(self, store: str | None = None) -> list[KnownTree]:
         """All trees, the least recently used first."""
@@ -230,31 +242,29 @@ class Index:
         )
         return [_tree(row) for row in rows]
 
-    def use_tree(self, store: str, tree: Tree) -> None:
-        """A job uses it now."""
+    def use_trees(self, store: str, digests: Iterable[str]) -> None:
+        """Jobs use them now."""
+        now = time.time()
         with self._writing() as db:
-            db.execute(
-                "update trees set used = ? where store = ? and prefix = ? and digest = ?",
-                (time.time(), store, tree.prefix, tree.digest),
-            )
+            names = [(now, store, digest) for digest in digests]
+            db.executemany("update trees set used = ? where store = ? and digest = ?", names)
 
-    def objects_of(self, store: str, tree: Tree) -> list[StoredKey]:
-        """The objects that a tree uses, as far as they are there."""
-        rows = self._rows(
-            "select distinct o.store, o.prefix, o.key, o.size from trees t join tree_objects x on x.tree = t.id"
-            " join objects o on o.id = x.object where t.store = ? and t.prefix = ? and t.digest = ?",
-            [store, tree.prefix, tree.digest],
-        )
-        return [StoredKey(s, p, k.hex(), n) for s, p, k, n in rows]
+    def forget_tree(self, known: KnownTree) -> bool:
+        """Its user needs it no more; its objects that no other tree uses become unreferenced.
 
-    def forget_tree(self, store: str, tree: Tree) -> None:
-        """It is needed no more (by any user); its objects that no other tree uses become unreferenced."""
+        False: it is not there, or was used since ``known`` was read, and stays.
+        """
         with self._writing() as db:
-            ids = db.execute(
-                "select id from trees where store = ? and prefix = ? and digest = ?", (store, tree.prefix, tree.digest)
-            ).fetchall()
-            db.executemany("delete from tree_objects where tree = ?", ids)
-            db.executemany("delete from trees where id = ?", ids)
+            found = db.execute(
+                "select id from trees where store = ? and prefix = ? and digest = ? and uid = ? and used <= ?",
+                (known.store, known.tree.prefix, known.tree.digest, known.uid, known.used),
+            ).fetchone()
+            if found is None:
+                return False
+            db.execute("delete from tree_objects where tree = ?", found)
+            db.execute("delete from trees where id = ?", found)
+            self.changes += 1
+            return True
 
     def usage_by_uid(self, store: str | None = None) -> dict[int, int]:
         """User -> bytes of objects in the trees that he staged; what several staged counts for each."""
@@ -266,45 +276,41 @@ class Index:
 
     def used_bytes(self, store: str) -> int:
         """Bytes of all objects that are in a store as far as is known."""
-        ((total,),) = self._rows("select coalesce(sum(size), 0) from objects where there and store = ?", [store])
+        ((total,),) = self._file.apart("select coalesce(sum(size), 0) from objects where there and store = ?", [store])
         return int(total)
 
     # Eviction: take, delete from the store, then forget (or keep, where the store failed).
 
-    def unreferenced(self, store: str, *, unused_s: float = 0.0, limit: int = 1000) -> list[StoredKey]:
+    def unreferenced(self, store: str, *, unused_s: float = 0.0, limit: int = 1000) -> Iterator[list[StoredKey]]:
         """Takes objects of no tree and of no transfer, unused for so long: no sender touches them until forgotten.
 
-        Objects whose put never ended are among them: they may or may not be in the store.
+        Portions, each taken when it is asked for. Objects whose put never ended, and may not be there, are among them.
         """
-        with self._lock:
-            rows = self._rows(
-                "select store, prefix, key, size from objects o where store = ? and used <= ?"
-                " and not exists (select 1 from tree_objects t where t.object = o.id) order by used",
-                [store, time.time() - unused_s],
-            )
-            taken: list[StoredKey] = []
-            for where, prefix, key, size in rows:
-                name = (where, prefix, key.hex())
-                if name not in self._held and name not in self._going:
-                    taken.append(StoredKey(*name, size))
-                    if len(taken) == limit:
-                        break
-            self._going.update((t.store, t.prefix, t.key) for t in taken)
-            return taken
+        idle = "store = ? and used <= ? and not exists (select 1 from tree_objects t where t.object = o.id)"
+        known = [store, time.time() - unused_s]
+        found = [number for (number,) in self._file.apart(f"select id from objects o where {idle}", known)]  # noqa: S608
+        for part in _portions(found, limit):
+            marks = ",".join("?" * len(part))
+            with self._lock:
+                rows = self._rows(
+                    f"select store, prefix, key, size from objects o where id in ({marks}) and {idle}",  # noqa: S608
+                    [*part, *known],
+                )
+                taken = self._take(StoredKey(where, prefix, key.hex(), size) for where, prefix, key, size in rows)
+            if taken:
+                yield taken
 
     def strays(self, store: str, prefix: str, objects: Mapping[str, int]) -> list[StoredKey]:
         """Takes, of objects found in the store (key -> size), those of which nothing is known here and nobody sends."""
         with self._lock:
             known = self._of(store, prefix, list(objects), "")
-            taken = [
-                StoredKey(store, prefix, key, size)
-                for key, size in objects.items()
-                if key not in known
-                and (store, prefix, key) not in self._held
-                and (store, prefix, key) not in self._going
-            ]
-            self._going.update((t.store, t.prefix, t.key) for t in taken)
-            return taken
+            return self._take(StoredKey(store, prefix, key, size) for key, size in objects.items() if key not in known)
+
+    def _take(self, objects: Iterable[StoredKey]) -> list[StoredKey]:
+        names = {(o.store, o.prefix, o.key): o for o in objects}
+        taken = [o for name, o in names.items() if name not in self._held and name not in self._going]
+        self._going.update((o.store, o.prefix, o.key) for o in taken)
+        return taken
 
     def forget(self, objects: Iterable[StoredKey]) -> None:
         """These objects are in the store no more, and no content or tree can be had from them."""
@@ -316,22 +322,8 @@ class Index:
 
     def _forget(self, names: Sequence[tuple[str, str, bytes]]) -> None:
         with self._writing() as db:
-            for store, prefix, key in names:
-                found = db.execute(
-                    "select id from objects where store = ? and prefix = ? and key = ?", (store, prefix, key)
-                ).fetchone()
-                if found is None:
-                    continue
-                db.execute(
-                    "delete from contents where store = ? and prefix = ? and content in"
-                    " (select content from holds where object = ?)",
-                    (store, prefix, *found),
-                )
-                db.execute("delete from holds where object = ?", found)
-                trees = db.execute("select tree from tree_objects where object = ?", found).fetchall()
-                db.executemany("delete from tree_objects where tree = ?", trees)
-                db.executemany("delete from trees where id = ?", trees)
-                db.execute("delete from objects where id = ?", found)
+            forget_objects(db, names)
+            self.changes += 1
         self._let_go(names)
 
     def forget_store(self, store: str) -> bool:
@@ -342,6 +334,7 @@ class Index:
         with self._writing() as db:
             held = [(where, prefix, bytes.fromhex(key)) for where, prefix, key in self._held if where == store]
             clear_store(db, store, held)
+            self.changes += 1
         return True
 
     def keep(self, objects: Iterable[StoredKey]) -> None:
@@ -349,9 +342,16 @@ class Index:
         self._let_go([(o.store, o.prefix, bytes.fromhex(o.key)) for o in objects])
 
     def forget_seen(self, unused_s: float) -> int:
-        """Drops what is known of files that were last read so long ago; how many."""
-        with self._writing() as db:
-            return db.execute("delete from seen where used < ?", (time.time() - unused_s,)).rowcount
+        """Drops what is known of files that no job has used for so long; how many."""
+        before = time.time() - unused_s
+        old = self._file.apart("select uid, dev, ino from seen where used < ?", [before])
+        for part in _portions(old, 5000):
+            with self._writing() as db:
+                db.executemany(
+                    "delete from seen where uid = ? and dev = ? and ino = ? and used < ?",
+                    [(*name, before) for name in part],
+                )
+        return len(old)
 
     def _let_go(self, names: Iterable[tuple[str, str, bytes]]) -> None:
         with self._gone:
@@ -361,7 +361,7 @@ class Index:
     def _usage(self, column: str, store: str | None) -> list[tuple[Any, int]]:
         return [
             (who, int(total))
-            for who, total in self._rows(
+            for who, total in self._file.apart(
                 f"select who, sum(size) from (select distinct t.{column} as who, o.id, o.size as size from trees t"  # noqa: S608
                 " join tree_objects x on x.tree = t.id join objects o on o.id = x.object"
                 " where ? is null or t.store = ?) group by who",
@@ -387,9 +387,9 @@ def _add_contents(db: sqlite3.Connection, store: str, prefix: str, contents: Map
     )
 
 
-def _portions(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(items), _AT_ONCE):
-        yield items[start : start + _AT_ONCE]
+def _portions(items: Sequence[_T], size: int = _AT_ONCE) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _tree(row: tuple[Any, ...]) -> KnownTree:

@@ -7,7 +7,7 @@ import sqlite3
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ class IndexFile:
         self.path = path
         self.lock = threading.RLock()
         self._db = self._open()
+        self._lost = False
+        """It was damaged, and could not be begun anew yet."""
 
     def close(self) -> None:
         """Closes the file."""
@@ -76,6 +78,17 @@ class IndexFile:
                 return self._db.execute(sql, tuple(values)).fetchall()
             except sqlite3.DatabaseError as error:
                 raise self._broken(error) from None
+
+    def apart(self, sql: str, values: Sequence[object]) -> list[Any]:
+        """The same, while others read and write: for what takes long."""
+        if self.path is None:
+            return self.rows(sql, values)
+        try:
+            with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as db:
+                return db.execute(sql, tuple(values)).fetchall()
+        except sqlite3.DatabaseError as error:
+            # Whoever has the lock sets a damaged file aside.
+            raise StoreBusy(f"the index {self.path} cannot be read: {error}") from None
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -97,11 +110,17 @@ class IndexFile:
         """What to raise; a damaged file is set aside, because nothing in it can be trusted."""
         if isinstance(error, sqlite3.OperationalError):
             return StoreBusy(f"the index {self.path} cannot be used: {error}; see that its file system has room")
-        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError) and not self._lost:
             return error
-        self._db.close()
-        self._set_aside(f"is damaged: {error}")
-        self._db = self._begin(str(self.path))
+        try:
+            if not self._lost:
+                self._lost = True
+                self._db.close()
+                self._set_aside(f"is damaged: {error}")
+            self._db = self._open()
+            self._lost = False
+        except (sqlite3.Error, OSError) as worse:
+            return StoreBusy(f"the index {self.path} is damaged and cannot be begun anew: {worse}; make room for it")
         return StoreBusy(f"the index {self.path} was damaged and is begun anew; what was under way begins again")
 
     def _open(self) -> sqlite3.Connection:
@@ -166,6 +185,26 @@ def clear_store(db: sqlite3.Connection, store: str, held: Sequence[tuple[str, st
     db.executemany("update objects set there = 0 where store = ? and prefix = ? and key = ?", held)
     gone = "delete from objects where store = ?"
     db.execute(f"{gone} and there = 1" if held else gone, (store,))
+
+
+def forget_objects(db: sqlite3.Connection, names: Iterable[tuple[str, str, bytes]]) -> None:
+    """Deletes objects (store, prefix, key), and the contents and trees that cannot be had without them."""
+    for store, prefix, key in names:
+        found = db.execute(
+            "select id from objects where store = ? and prefix = ? and key = ?", (store, prefix, key)
+        ).fetchone()
+        if found is None:
+            continue
+        db.execute(
+            "delete from contents where store = ? and prefix = ? and content in"
+            " (select content from holds where object = ?)",
+            (store, prefix, *found),
+        )
+        db.execute("delete from holds where object = ?", found)
+        trees = db.execute("select tree from tree_objects where object = ?", found).fetchall()
+        db.executemany("delete from tree_objects where tree = ?", trees)
+        db.executemany("delete from trees where id = ?", trees)
+        db.execute("delete from objects where id = ?", found)
 
 
 def signed(number: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 from burstd.data.index import Identity, Index, StoredKey
 from burstd.data.limits import Limits, TokenBucket
 from burstd.model.data import Piece, Tree
+from burstd.model.stager import StoreBusy
 
 
 def key(word: str) -> str:
@@ -20,6 +21,10 @@ def key(word: str) -> str:
 
 def tree(word: str) -> Tree:
     return Tree("in", key(word), (Piece(key(f"manifest {word}"), 0, 10),), 3, 100)
+
+
+def unreferenced(index: Index, unused_s: float = 0.0) -> list[StoredKey]:
+    return [taken for portion in index.unreferenced("s", unused_s=unused_s) for taken in portion]
 
 
 def content(word: str, *pieces: Piece) -> dict[bytes, tuple[Piece, ...]]:
@@ -39,7 +44,9 @@ def test_files_are_known_by_user_and_identity(index: Index) -> None:
     one = files[3]
     for changed in (one._replace(size=101), one._replace(mtime_ns=9), one._replace(ctime_ns=9), one._replace(dev=6)):
         assert index.seen(7, [changed]) == {}
+    assert index.forget_seen(60) == 0
     assert index.forget_seen(-1) == 1000
+    assert index.seen(7, files) == {}
 
 
 def test_contents_come_back_whole_and_go_with_any_of_their_objects(index: Index) -> None:
@@ -65,8 +72,7 @@ def test_trees_tell_who_uses_how_much(index: Index) -> None:
     assert index.usage_by_uid() == {1: 30, 2: 20}
     assert index.usage_by_account("s") == {"phys": 30, "chem": 20}
     assert index.usage_by_uid("other") == {}
-    assert {o.key for o in index.objects_of("s", tree("2"))} == {key("b"), key("c")}
-    index.use_tree("s", tree("1"))
+    index.use_trees("s", [tree("1").digest])
     assert [t.uid for t in index.trees()] == [1, 2, 1]
     index.forget([StoredKey("s", "in", key("b"), 10)])
     assert index.trees() == []
@@ -78,21 +84,36 @@ def test_eviction_takes_what_no_tree_and_no_transfer_has(index: Index) -> None:
     index.add_tree("s", tree("1"), [key("a"), key("b")], uid=1)
     index.add_tree("s", tree("2"), [key("b")], uid=1)
     assert index.hold("s", "in", [key("c")])
-    assert index.unreferenced("s", unused_s=60) == []
-    taken = index.unreferenced("s")
+    assert unreferenced(index, unused_s=60) == []
+    taken = unreferenced(index)
     assert {t.key for t in taken} == {key("d"), key("broken")}
-    assert index.unreferenced("s") == []
+    assert unreferenced(index) == []
     assert index.there("s", "in", [key("d")]) == {}
     index.keep(taken)
     assert index.there("s", "in", [key("d")])
-    index.forget_tree("s", tree("1"))
+    (known,) = (t for t in index.trees() if t.tree == tree("1"))
+    index.use_trees("s", [known.tree.digest])
+    assert not index.forget_tree(known), "it was used since"
+    (known,) = (t for t in index.trees() if t.tree == tree("1"))
+    assert index.forget_tree(known)
     index.release("s", "in", [key("c")])
-    assert {t.key for t in index.unreferenced("s")} == {key(w) for w in ("a", "c", "d", "broken")}
+    assert {t.key for t in unreferenced(index)} == {key(w) for w in ("a", "c", "d", "broken")}
+
+
+def test_a_portion_is_taken_when_it_is_asked_for(index: Index) -> None:
+    index.put("s", "in", {key(str(n)): 10 for n in range(5)})
+    portions = index.unreferenced("s", limit=2)
+    taken = next(portions)
+    left = sorted({key(str(n)) for n in range(5)} - {t.key for t in taken})
+    assert len(left) == 3
+    index.hold("s", "in", left[:1])
+    index.add_tree("s", tree("1"), left[1:2], uid=1)
+    assert [t.key for portion in portions for t in portion] == left[2:]
 
 
 def test_a_sender_waits_for_an_object_that_is_just_going(index: Index) -> None:
     index.put("s", "in", {key("a"): 10})
-    taken = index.unreferenced("s") + index.strays("s", "in", {key("stray"): 1, key("a"): 10})
+    taken = unreferenced(index) + index.strays("s", "in", {key("stray"): 1, key("a"): 10})
     assert [t.key for t in taken] == [key("a"), key("stray")]
     held: list[bool] = []
     sender = threading.Thread(target=lambda: held.append(index.hold("s", "in", [key("a"), key("stray")])))
@@ -169,3 +190,57 @@ def test_rates_hold_on_the_average_and_users_do_not_wait_for_each_other() -> Non
     began = time.monotonic()
     assert limits.wait(1, 200, never)
     assert 0.1 < time.monotonic() - began < 1.5
+
+
+def test_a_large_index_is_swept_and_counted_while_others_use_it(index: Index) -> None:
+    keys = [f"{n:064x}" for n in range(50_000)]
+    index.put("s", "in", dict.fromkeys(keys, 10))
+    index.add_tree("s", tree("1"), keys[::2], uid=1)
+    ended = threading.Event()
+    longest = [0.0]
+
+    def ask() -> None:
+        while not ended.is_set():
+            began = time.monotonic()
+            index.there("s", "in", keys[:10])
+            longest[0] = max(longest[0], time.monotonic() - began)
+            ended.wait(0.01)
+
+    other = threading.Thread(target=ask)
+    other.start()
+    began = time.process_time()
+    try:
+        assert index.usage_by_uid() == {1: 250_000}
+        count = 0
+        for taken in index.unreferenced("s"):
+            index.forget(taken)
+            count += len(taken)
+    finally:
+        ended.set()
+        other.join()
+    assert count == 25_000
+    assert time.process_time() - began < 5, "about 1 s"
+    assert longest[0] < 0.5, "about 0.05 s"
+
+
+def test_a_damaged_file_that_cannot_be_begun_anew_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "index.db"
+    index = Index(path)
+    index.saw(1, [(Identity(1, n, 1, 1, 1), b"c" * 32) for n in range(5000)])
+    index.close()
+    index = Index(path)
+    with sqlite3.connect(path) as db:
+        db.execute("pragma wal_checkpoint(truncate)")
+    db.close()
+    whole = bytearray(path.read_bytes())
+    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    aside = tmp_path / "index.db.aside"
+    aside.mkdir()
+    for _ in range(2):
+        with pytest.raises(StoreBusy, match="cannot be begun anew"):
+            index.seen(1, [Identity(1, 2500, 1, 1, 1)])
+    aside.rmdir()
+    with pytest.raises(StoreBusy, match="is begun anew"):
+        index.seen(1, [Identity(1, 2500, 1, 1, 1)])
+    assert index.seen(1, [Identity(1, 2500, 1, 1, 1)]) == {}
+    index.close()

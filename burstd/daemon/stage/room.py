@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from burstd.daemon.stage.hooks import Hooks
 from burstd.daemon.stage.node_desk import NodeDesk
 from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.storage import StorageNode
-from burstd.daemon.stage.sweep import Sweep, SweepRules, Swept
+from burstd.daemon.stage.sweep import Sweep, SweepRules, Swept, Usage, needed, usage, user_name
 from burstd.daemon.stage.transfers import HeadTransfers
 from burstd.daemon.workers import Workers
 from burstd.data.hands import Account, Hand, hand_of
@@ -32,7 +31,7 @@ from burstd.data.sender import Sender
 from burstd.model.claim import Claim
 from burstd.model.clock import Clock
 from burstd.model.command import CommandResult, DiscardOutput, Evict, RetryStage, StageCommand
-from burstd.model.data import INPUT_NEEDED, OUTPUT_ON_NODES, DataView
+from burstd.model.data import OUTPUT_ON_NODES, DataView
 from burstd.model.offer import Pool
 from burstd.model.snapshot import SlurmView, Unavailable
 from burstd.model.stager import Stager, StagerError
@@ -50,6 +49,8 @@ SWEEP_EVERY_S = 600.0
 SWEEP_AGAIN_S = 60.0
 DAY_S = 86400.0
 HOUR_S = 3600.0
+COUNT_EVERY_S = 10.0
+"""How often at most it is counted who takes up how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,14 @@ class StageRoom:
             stager.name, stager, self._index, SweepRules(staging.lifetime_days * DAY_S, staging.cache_size)
         )
         self._swept: Swept | None = None
+        self._looked = 0.0
         self._sweep_due = 0.0
         self._sweeping = False
         self._error = ""
+        self._index_error = ""
+        self._usage = Usage()
+        self._counting = False
+        self._count_due = 0.0
         self._use = StageUse(StoreUse(stager.name, self._kind, 0.0), quota=staging.quota)
         self._kept: tuple[KeptNode, ...] = ()
         check = Check(CheckRules(staging.check_s, staging.scratch_max, self._dataset), hand, objects, self._may)
@@ -143,8 +149,8 @@ class StageRoom:
 
     def _may(self, user: str, uid: int, project: str) -> tuple[Use, Use]:
         quota = self._settings.quota
-        used = self._index.usage_by_uid().get(uid, 0)
-        shared = self._index.usage_by_account().get(project, 0) if project else 0
+        # From memory: slurmctld waits.
+        used, shared = self._usage.uids.get(uid, 0), self._usage.accounts.get(project, 0) if project else 0
         return Use(user, used, quota.of_user(user)), Use(project, shared, quota.of_project(project))
 
     # For the reconciler.
@@ -152,11 +158,17 @@ class StageRoom:
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
         """One loop's share; returns when the next is due, in burstd's time."""
         if self._node is not None and isinstance(self.desk, NodeDesk):
-            self._node.follow(claims, self.desk, self._around.clock.now())
+            try:
+                self._node.follow(claims, self.desk, self._around.clock.now())
+                self._index_error = ""
+            except StagerError as error:
+                self._index_error = str(error)
         due = self.desk.step(slurm, claims)
         now = self._around.clock.now()
         if now >= self._sweep_due and not self._sweeping:
             self._begin_sweep()
+        if self._counts_are_old() and now >= self._count_due and not self._counting:
+            self._count()
         self._kept = tuple(
             KeptNode(
                 node, row.job_id, row.user, row.since + self._settings.keep_node_h * HOUR_S, row.error or row.reason
@@ -165,6 +177,8 @@ class StageRoom:
             if row.job_state and (row.state in OUTPUT_ON_NODES or row.resume in OUTPUT_ON_NODES)
             for node in row.nodes
         )
+        if self._counts_are_old() and not self._counting:
+            due = min(due, self._count_due)
         return min(due, self._sweep_due)
 
     def views(self) -> dict[str, DataView]:
@@ -182,13 +196,13 @@ class StageRoom:
 
     def alarms(self) -> list[str]:
         """What needs a person."""
-        found = [f"the store of staged data: {self._error}"] if self._error else []
+        found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._error, self._index_error)) if e]
         held = [row for row in self.desk.rows() if row.error and row.resume]
         return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.error}" for row in held[:5]]
 
     def _begin_sweep(self) -> None:
         live = self._around.store.stagings()
-        wall = self._around.clock.wall()
+        wall, ahead = self._around.clock.wall(), self._ahead()
         self._sweeping = True
 
         def done(result: Swept | Exception) -> None:
@@ -202,19 +216,40 @@ class StageRoom:
             else:
                 self._error = ""
                 self._swept = result
+                self._looked = now
                 self._sweep_due = now + SWEEP_EVERY_S
-            self._count(now)
+            self._tell_use()
 
-        self._around.workers.submit("stage:sweep", lambda: self._sweep.run(live, wall), done)
+        self._around.workers.submit("stage:sweep", lambda: self._sweep.run(live, wall, ahead), done)
 
-    def _count(self, now: float) -> None:
+    def _ahead(self) -> float:
+        return self._around.clock.wall() - self._around.clock.now()
+
+    def _counts_are_old(self) -> bool:
+        return self._usage.changes != self._index.changes
+
+    def _count(self) -> None:
+        """Who takes up how much; elsewhere, because of large stores this takes a second."""
+        self._counting = True
+
+        def done(result: Usage | Exception) -> None:
+            self._counting = False
+            self._count_due = self._around.clock.now() + COUNT_EVERY_S
+            if isinstance(result, Exception):
+                log.warning("what users take up was not counted", error=str(result))
+            else:
+                self._usage = result
+                self._tell_use()
+
+        self._around.workers.submit("stage:sweep", lambda: usage(self._index), done)
+
+    def _tell_use(self) -> None:
         swept = self._swept
         store = StoreUse(
-            self._use.store.name, self._kind, now if swept else 0.0, swept.objects if swept else 0,
+            self._use.store.name, self._kind, self._looked, swept.objects if swept else 0,
             swept.bytes if swept else 0, swept.free if swept else None, 0, self._error,
         )  # fmt: skip
-        users = {_name(uid): size for uid, size in self._index.usage_by_uid().items()}
-        self._use = StageUse(store, users, self._index.usage_by_account(), self._settings.quota)
+        self._use = StageUse(store, self._usage.users, self._usage.accounts, self._settings.quota)
 
     # For the control interface; from any thread.
 
@@ -247,24 +282,24 @@ class StageRoom:
                 return self._evict(command)
 
     def _evict(self, command: Evict) -> CommandResult:
-        needed = {
-            tree.digest
-            for row in self._around.store.stagings()
-            if row.state in INPUT_NEEDED
-            for tree in row.trees.values()
-        }
         source = self._dataset(command.name) if command.kind == "dataset" else None
         if command.kind == "dataset" and source is None:
             return CommandResult(f"there is no dataset {command.name}", done=False, changed=False)
+        live, now = self._around.store.stagings(), self._around.clock.wall()
+        try:
+            trees = self._index.trees()
+        except StagerError as error:
+            return CommandResult(str(error), done=False, changed=False)
         chosen = [
             known
-            for known in self._index.trees()
+            for known in trees
             if command.kind == "unneeded"
             or (command.kind == "dataset" and known.source == source)
             or (command.kind == "tree" and known.tree.digest.startswith(command.name))
-            or (command.kind == "user" and _name(known.uid) == command.name)
+            or (command.kind == "user" and user_name(known.uid) == command.name)
         ]
-        gone = [known for known in chosen if known.tree.digest not in needed]
+        in_use = needed(trees, live, now, self._ahead())
+        gone = [known for known in chosen if known.tree.digest not in in_use]
 
         def done(result: int | Exception) -> None:
             if isinstance(result, Exception):
@@ -275,10 +310,3 @@ class StageRoom:
             self._around.workers.submit("stage:sweep", lambda: self._sweep.evict(gone), done)
         stay = f"; {len(chosen) - len(gone)} that jobs need stay" if len(chosen) > len(gone) else ""
         return CommandResult(f"{len(gone)} trees leave the store{stay}", changed=bool(gone))
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -57,13 +57,14 @@ class StorageNode:
         self._up_at = 0.0
 
     def follow(self, claims: Sequence[Claim], desk: NodeDesk, now: float) -> None:
-        """Before each step of the desk. Raises StoreError; then nothing was told, and the next loop does it again."""
+        """Before each step of the desk. Raises StoreError, StoreBusy (the index): the next loop does it again."""
         claim = next((c for c in claims if c.cause is Cause.STORAGE and c.slot == self.node.pool.name), None)
         machines = machines_of([c for c in claims if c.cause is not Cause.STORAGE])
         holder = self._store.meta(self._meta)
         holds = claim is not None and claim.id == holder and claim.state in _HAS_OBJECTS
         if not holds:
             self._stager.away(_why(claim), empty=True)
+            desk.waits = _why(claim)
             self._forget(machines, desk, _loss(claim, holder))
             if holder:
                 self._store.set_meta(self._meta, "")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import pwd
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from itertools import islice
 
 import structlog
@@ -11,7 +13,7 @@ import structlog
 from burstd.core.staging import CachedTree, evictable
 from burstd.data.index import Index, KnownTree, StoredKey
 from burstd.data.manifest import object_key
-from burstd.model.data import INPUT_NEEDED, Staging
+from burstd.model.data import INPUT_NEEDED, StageState, Staging
 from burstd.model.stager import Stager, StoredObject
 
 log = structlog.get_logger(__name__)
@@ -20,6 +22,11 @@ ORPHAN_S = 3600.0
 """An object without an owner is let alone for so long, by the store's clock: a put may be on record in a moment."""
 UNFINISHED_S = 86400.0
 AT_ONCE = 1000
+SEEN_S = 90 * 86400.0
+"""A file that no job has used for so long is read again."""
+TIDY_EVERY_S = 86400.0
+_SLACK_S = 60.0
+"""By how much the clock may be set while a transfer is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,31 @@ class SweepRules:
 
     lifetime_s: float
     keep_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes that users (by uid, by name) and Slurm accounts take up; ``changes``: of the index, when it was counted."""
+
+    changes: int = -1
+    uids: Mapping[int, int] = field(default_factory=dict)
+    users: Mapping[str, int] = field(default_factory=dict)
+    accounts: Mapping[str, int] = field(default_factory=dict)
+
+
+def usage(index: Index) -> Usage:
+    """Counts; may take a second. Raises StoreBusy."""
+    changes = index.changes
+    uids = index.usage_by_uid()
+    return Usage(changes, uids, {user_name(uid): size for uid, size in uids.items()}, index.usage_by_account())
+
+
+def user_name(uid: int) -> str:
+    """The number, where there is no such user any more."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +74,51 @@ class Swept:
     orphans: int
 
 
+def named(live: Iterable[Staging]) -> frozenset[str]:
+    """Digests of the trees that these jobs read, as recorded."""
+    return frozenset(tree.digest for row in live if row.state in INPUT_NEEDED for tree in row.trees.values())
+
+
+def needed(known: Iterable[KnownTree], live: Sequence[Staging], at: float, ahead: float) -> AbstractSet[str]:
+    """Digests of the trees that must stay. ``known`` was read after ``live``, which was read at ``at``.
+
+    The record names a job's trees when all of them are in the store: before that, and while this is on its way to the
+    record, what was used since its transfer began is taken to be its. ``ahead``: of the system's time over burstd's.
+    """
+    begun: dict[int, float] = {}
+    for row in live:
+        if row.state is StageState.SENDING:
+            begun[row.uid] = min(begun.get(row.uid, at), row.since + ahead - _SLACK_S)
+    return named(live) | {t.tree.digest for t in known if t.used >= begun.get(t.uid, at)}
+
+
 class Sweep:
-    """One store's. Blocks; for one thread at a time. Raises StagerError."""
+    """One store's. Blocks; for several threads. Raises StagerError."""
 
     def __init__(self, store: str, stager: Stager, index: Index, rules: SweepRules) -> None:
         self._store = store
         self._stager = stager
         self._index = index
         self._rules = rules
+        self._tidied = float("-inf")
 
-    def run(self, live: Sequence[Staging], now: float) -> Swept:
-        """One round. ``live``: all stagings that are not cleared; ``now`` in seconds since 1970."""
+    def run(self, live: Sequence[Staging], now: float, ahead: float = 0.0) -> Swept:
+        """One round. ``live``: all stagings that are not cleared, as of ``now``, in the system's seconds since 1970.
+
+        ``ahead``: of the system's time over burstd's, in seconds.
+        """
         known = self._index.trees(self._store)
-        needed = {tree.digest for row in live if row.state in INPUT_NEEDED for tree in row.trees.values()}
+        in_use = named(live)
+        self._index.use_trees(self._store, in_use)
         cached = [CachedTree(t.tree.digest, t.bytes, t.used) for t in known]
-        gone = set(evictable(cached, needed, now, self._rules.lifetime_s, self._rules.keep_bytes))
+        stay = needed(known, live, now, ahead)
+        gone = set(evictable(cached, stay, now, self._rules.lifetime_s, self._rules.keep_bytes))
         most = self._rules.keep_bytes
         full = most is not None and self._index.used_bytes(self._store) > most
         evicted = self.evict([t for t in known if t.tree.digest in gone], at_once=full)
         orphans = 0
         # Where the index was lost, what live jobs need cannot be told from what nobody needs.
-        if all(self._index.objects_of(self._store, tree) for row in live for tree in row.trees.values()):
+        if in_use <= {t.tree.digest for t in self._index.trees(self._store)}:
             orphans += self._input_orphans(now)
         orphans += self._output_orphans({row.job_id for row in live}, now)
         dead = [put for put in self._stager.unfinished() if now - put.begun > UNFINISHED_S]
@@ -70,21 +126,24 @@ class Sweep:
         count = size = 0
         for stored in self._stager.objects("in/"):
             count, size = count + 1, size + stored.size
+        if now - self._tidied > TIDY_EVERY_S:
+            self._index.forget_seen(SEEN_S)
+            self._tidied = now
         if evicted or orphans or dead:
             log.info("the store was swept", evicted=evicted, orphans=orphans, unfinished=len(dead))
         return Swept(now, count, size, self._stager.free_bytes(), evicted, orphans + len(dead))
 
     def evict(self, trees: Iterable[KnownTree], *, at_once: bool = True) -> int:
-        """Removes trees and the objects that no tree uses; how many objects.
+        """Removes trees that were not used since they were read, and the objects that no tree uses; how many objects.
 
         Not ``at_once``: what was used in the last hour stays, for it may be of a transfer that broke off, or the output
         of a job that others follow.
         """
         for tree in trees:
-            self._index.forget_tree(self._store, tree.tree)
+            self._index.forget_tree(tree)
         count = 0
         unused_s = 0.0 if at_once else ORPHAN_S
-        while taken := self._index.unreferenced(self._store, unused_s=unused_s, limit=AT_ONCE):
+        for taken in self._index.unreferenced(self._store, unused_s=unused_s, limit=AT_ONCE):
             self._remove(taken)
             count += len(taken)
         return count
