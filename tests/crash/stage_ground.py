@@ -80,6 +80,8 @@ class FakeTransfers:
             raise Cancelled("it was told to stop")
         fault = ground.faults.pop((kind, job.job_id), None) or ground.faults.pop((kind, ""), None)
         if fault is not None:
+            if getattr(fault, "resend", False):
+                ground.inputs = {(who, name) for who, name in ground.inputs if who != job.job_id}
             raise fault
         ground.moved.append((kind, job.job_id, place))
         self._done.add(what)
@@ -91,8 +93,11 @@ class FakeTransfers:
 
     def send(self, task: Task) -> Sent:
         """See Transfers."""
-        self._enter(task, "send")
         job, trees, sent = task.job, {}, 0
+        if job.attempts and not any(who == job.job_id for who, _ in self._ground.inputs):
+            # What the store has lost is sent and placed once more.
+            self._done = {one for one in self._done if one[0] != job.job_id}
+        self._enter(task, "send")
         for wanted in job.directives.stage_in:
             if (job.job_id, wanted.name) not in self._ground.inputs:
                 self._ground.inputs.add((job.job_id, wanted.name))

@@ -178,6 +178,15 @@ def test_one_node_of_two_is_tried_again_alone_and_after_its_pause(world: StageWo
     finish(world)
 
 
+def test_damaged_input_is_sent_again_while_the_job_keeps_its_nodes(world: StageWorld) -> None:
+    job = world.submit("7", nodes=2)
+    reach(world, job, "ready")
+    world.ground.faults["place", job] = StageFailed("an object is damaged", again=True, resend=True)
+    reach(world, job, "running")
+    assert (world.count("send", job), world.count("place", job)) == (2, 3)
+    finish(world)
+
+
 @pytest.mark.parametrize("kind", ["collect", "bring"])
 @pytest.mark.parametrize("dies", [False, True])
 def test_held_output_keeps_its_nodes_until_it_is_home_or_given_up(world: StageWorld, kind: str, dies: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from functools import partial
@@ -26,6 +27,10 @@ log = structlog.get_logger(__name__)
 
 RETRY_S = 2.0
 SLOWEST_RETRY_S = 300.0
+LOOKS_PER_USER = 2
+"""So that a file system of one user that does not answer keeps nobody else's input waiting."""
+_HERE = "stage:look"
+"""The lane of work on this machine's file systems."""
 _BEFORE_RUN = (S.WAITING, S.SENDING, S.STAGED, S.PLACING)
 
 
@@ -39,17 +44,20 @@ class Moves:
         self._clock = clock
         self._transfers = transfers
         self._retries = retries
+        self._looking: Counter[int] = Counter()
 
     # Input.
 
     def look(self, row: Staging, run: Run) -> None:
-        """How much it is."""
+        """How much it is, unless its user has others looked at already: then a later step looks."""
+        if self._looking[row.uid] >= LOOKS_PER_USER:
+            return
 
         def done(row: Staging, found: Looked) -> Staging:
-            run.life.size = found.size
+            run.life.size, run.life.sources = found.size, found.sources
             return row
 
-        self._begin(row, run, "in", self._transfers.look, done, lane="stage:look")
+        self._begin(row, run, "in", self._transfers.look, done, lane=_HERE)
 
     def send(self, row: Staging, run: Run) -> Staging:
         """To the store."""
@@ -73,7 +81,7 @@ class Moves:
         cloud = [node for node in row.nodes if node in slots]
         missing = [node for node in cloud if node not in machines]
         if missing:
-            return self._hold(row, f"burstd has no machine for {', '.join(missing)}: look at burstctl status")
+            return self.hold(row, f"burstd has no machine for {', '.join(missing)}: look at burstctl status")
 
         def done(mark: str, row: Staging, _nothing: object) -> Staging:
             run.life.placed.add(mark)
@@ -85,7 +93,7 @@ class Moves:
                 work = partial(self._transfers.place, claim=claim)
                 self._begin(row, run, f"place {node}", work, partial(done, claim.id), lane="stage:nodes")
         if len(cloud) < len(row.nodes) and "link" not in run.life.placed:
-            self._begin(row, run, "link", self._transfers.link, partial(done, "link"), lane="stage:look")
+            self._begin(row, run, "link", self._transfers.link, partial(done, "link"), lane=_HERE)
         if run.tasks:
             return row
         return self._store.move_staging(
@@ -187,8 +195,10 @@ class Moves:
         task = Task(row, Meter(name, name.partition(" ")[0]))
         task.meter.expect(total)
         run.begin(name, task)
+        self._looking[row.uid] += lane == _HERE
 
         def back(result: Any) -> None:
+            self._looking[row.uid] -= lane == _HERE
             run.end(name)
             run.back[name] = Back(task, result, done)
 
@@ -228,11 +238,17 @@ class Moves:
         text = str(final[0] if final else errors[0])
         attempts = row.attempts + 1
         if may_hold and (final or attempts >= self._retries):
-            return self._hold(row, text)
+            return self.hold(row, text)
         wanted = max(getattr(error, "retry_after_s", 0.0) for error in errors)
         pause = max(wanted, min(RETRY_S * 2.0 ** min(attempts - 1, 20), SLOWEST_RETRY_S))
         reason = f"tried again in {pause:.0f} s: {text}"
-        if row.state is S.SENDING:
+        if row.state is S.PLACING and any(getattr(error, "resend", False) for error in errors):
+            run.life.placed.clear()
+            after = self._store.move_staging(
+                row.job_id, S.PLACING, S.WAITING, f"its input is sent again: {text}", attempts=attempts, error=text,
+                trees={},
+            )  # fmt: skip
+        elif row.state is S.SENDING:
             # Others have their turn meanwhile.
             after = self._store.move_staging(
                 row.job_id, S.SENDING, S.WAITING, reason, attempts=attempts, error=text,
@@ -244,7 +260,8 @@ class Moves:
         log.warning("staging is tried again", job=row.job_id, error=text, pause_s=round(pause, 1))
         return after
 
-    def _hold(self, row: Staging, error: str) -> Staging:
+    def hold(self, row: Staging, error: str) -> Staging:
+        """Until a person has it tried again."""
         resume = S.WAITING if row.state in _BEFORE_RUN else row.state
         log.error("a job's data is held", job=row.job_id, state=row.state.value, error=error)
         return self._store.move_staging(row.job_id, row.state, S.HELD, error, error=error, resume=resume.value)

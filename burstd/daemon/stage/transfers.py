@@ -6,19 +6,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import ENOENT, ENOTDIR, EPERM
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from burstd.core.words import fill
 from burstd.daemon.stage.homeward import FILES, Homeward, applies
+from burstd.daemon.stage.node_word import answer, repair
 from burstd.daemon.stage.places import DatasetSource, source, values
 from burstd.daemon.stage.user_hands import Objects, UserHands
 from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
 from burstd.data.bringer import Stopped
 from burstd.data.carrying import carry
 from burstd.data.hands import Account, Hand, HandError, account, printable
-from burstd.data.index import StoredKey
-from burstd.data.manifest import ManifestDamaged, object_key
+from burstd.data.manifest import ManifestDamaged
 from burstd.data.object_hands import scheme
 from burstd.data.progress import Progress
 from burstd.data.sender import Owner, Sender, TransferCancelled
@@ -126,7 +127,9 @@ class HeadTransfers:
             if (tree := job.trees.get(asked.name)) is not None
         ]  # fmt: skip
         cache = {"dir": self._cache_dir, "keep_free": KEEP_FREE}
-        self._ask(task, claim, "place", trees=trees, scratch=job.directives.scratch_bytes, cache=cache)
+        with self._told(task):
+            who = account(job.user)
+        self._ask(task, claim, "place", who, trees=trees, scratch=job.directives.scratch_bytes, cache=cache)
 
     def link(self, task: Task) -> None:
         """See Transfers."""
@@ -157,12 +160,14 @@ class HeadTransfers:
     def collect(self, task: Task, claim: Claim, files: Sequence[str]) -> Collected:
         """See Transfers."""
         job = task.job
-        known = values(account(job.user), job.job_id)
+        with self._told(task):
+            who = account(job.user)
+        known = values(who, job.job_id)
         lines = [(n, wanted) for n, wanted in enumerate(job.directives.stage_out) if applies(wanted, job)]
         patterns = [fill(wanted.pattern, known) or wanted.pattern for _, wanted in lines]
         node = claim.slot
         done = self._ask(
-            task, claim, "collect", patterns=patterns, files=list(files), prefix=f"out/{job.job_id}/{node}"
+            task, claim, "collect", who, patterns=patterns, files=list(files), prefix=f"out/{job.job_id}/{node}"
         )
         trees: dict[str, Tree] = {}
         for (number, _), said in zip(lines, done["trees"], strict=True):
@@ -183,12 +188,14 @@ class HeadTransfers:
             objects = self._stager.objects(f"out/{job.job_id}/")
             while some := [stored.key for stored in islice(objects, AT_ONCE)]:
                 self._stager.delete(some)
+        # His account may be gone by now, or another's: what is left belongs to a number.
+        who = Account(job.user, job.uid, job.gid, (job.gid,), "/")
         for claim in claims:
-            self._ask(task, claim, "clear")
-        with self._as_owner(task) as hands:
+            self._ask(task, claim, "clear", who)
+        with self._told(task), self._hand(who) as hand:
             folder, _, name = self._folder(job.job_id).rpartition("/")
             try:
-                hands.files.remove_tree(folder, [name])
+                hand.remove_tree(folder, [name])
             except HandError as error:
                 # Where no job runs on premises there is no such folder.
                 if error.errno != ENOENT:
@@ -236,11 +243,11 @@ class HeadTransfers:
         except ManifestDamaged as error:
             raise StageFailed(f"{self._stager.name}: {error}", again=True) from None
 
-    def _ask(self, task: Task, claim: Claim, do: str, **more: Any) -> dict[str, Any]:
-        """Has the agent of one node do something."""
+    def _ask(self, task: Task, claim: Claim, do: str, who: Account, **more: Any) -> dict[str, Any]:
+        """Has the agent of one node do something with the rights of ``who``."""
         job = task.job
+        bounds = (("GET",), "in") if do == "place" else (("GET", "PUT"), f"out/{job.job_id}/{claim.slot}")
         with self._told(task):
-            who = account(job.user)
             # What needs no object must not wait for a store that is not there.
             reach = self._stager.reach() if do == "collect" or more.get("trees") else Reach("dir", {"path": "/"})
             request: dict[str, Any] = {
@@ -250,33 +257,21 @@ class HeadTransfers:
             }  # fmt: skip
             try:
                 return self._agent.run(
-                    claim, request, answer=self._answer, progress=lambda said: _note(task, said),
-                    cancelled=task.cancelled,
+                    claim, request, answer=partial(answer, self._stager, claim.slot, *bounds),
+                    progress=lambda said: _note(task, said), cancelled=task.cancelled,
                 )  # fmt: skip
             except AgentError as error:
-                if error.kind == "damaged":
-                    self._forget_damaged(job, error.keys)
-                raise StageFailed(f"{claim.slot}: {error}", again=error.kind in ("store", "agent", "damaged")) from None
+                again, resend = error.kind in ("store", "agent", "damaged"), False
+                if error.kind == "damaged" and do == "place":
+                    index, trees = self._sender.index, job.trees.values()
+                    resend = repair(self._stager, index, trees, error.keys, task.cancelled)
+                raise StageFailed(f"{claim.slot}: {error}", again=again, resend=resend) from None
             except AgentStopped:
                 raise Cancelled("it was told to stop") from None
             except (NodeNotReady, NodeRefused) as error:
                 if task.cancelled.is_set():
                     raise Cancelled("it was told to stop") from None
                 raise StageFailed(f"{claim.slot}: {error}", again=True) from None
-
-    def _forget_damaged(self, job: Staging, keys: Sequence[str]) -> None:
-        """Objects whose content is not what their names say are removed: the next try sends or collects them again."""
-        for prefix in {tree.prefix for tree in (*job.trees.values(), *job.outputs.values())}:
-            self._stager.delete([object_key(prefix, key) for key in keys])
-            self._sender.index.forget([StoredKey(self._stager.name, prefix, key, 0) for key in keys])
-
-    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What an agent asks on the way."""
-        if "sign" in asked:
-            return {"urls": dict(self._stager.sign(asked["sign"]["method"], asked["sign"]["keys"]))}
-        if "present" in asked:
-            return {"present": list(self._stager.present(asked["present"]))}
-        return {"error": "burstd does not know this question"}
 
 
 _PASSING = (5, 11, 12, 23, 24, 28, 116, 122)

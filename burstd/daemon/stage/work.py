@@ -18,13 +18,14 @@ class StageFailed(BurstdError):
     """A transfer did not come to its end. The message is a sentence for the job's owner.
 
     ``again``: trying again later makes sense; False: it needs the owner or an administrator. ``retry_after_s``: not
-    before.
+    before. ``resend``: not before the input was sent again, of which objects are damaged or gone.
     """
 
-    def __init__(self, message: str, *, again: bool, retry_after_s: float = 0.0) -> None:
+    def __init__(self, message: str, *, again: bool, retry_after_s: float = 0.0, resend: bool = False) -> None:
         super().__init__(message)
         self.again = again
         self.retry_after_s = retry_after_s
+        self.resend = resend
 
 
 class Cancelled(BurstdError):
@@ -39,6 +40,8 @@ class Looked:
     entries: int
     whole: bool
     """False: the look was cut short, there is more."""
+    sources: tuple[str, ...] = ()
+    """What was looked at, as absolute paths or URLs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,100 @@
+"""What agents on nodes ask for and claim: bound to their job, and looked at before anything follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import structlog
+
+from burstd.daemon.stage.work import Cancelled, StageFailed
+from burstd.data.index import Index
+from burstd.data.manifest import decode, object_key
+from burstd.model.data import Tree
+from burstd.model.stager import NoSuchObject, Stager, is_key
+
+log = structlog.get_logger(__name__)
+
+
+def answer(stager: Stager, node: str, may: Sequence[str], prefix: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer to an agent's question. ``may``: methods, of objects whose keys begin with ``prefix/``.
+
+    Raises StageFailed where it asks for more: somebody else speaks on that node.
+    """
+    match asked:
+        case {"sign": {"method": "GET" | "PUT" as method, "keys": [*keys]}} if method in may and _all(prefix, keys):
+            return {"urls": dict(stager.sign(method, keys))}
+        case {"present": [*keys]} if "PUT" in may and _all(prefix, keys):
+            return {"present": list(stager.present(keys))}
+        case {"sign": _} | {"present": _}:
+            text = f"{node}: its agent asked for objects that are not of its job: see who is root there, and replace it"
+            raise StageFailed(text, again=False)
+    return {"error": "burstd does not know this question"}
+
+
+def _all(prefix: str, keys: Sequence[object]) -> bool:
+    return all(isinstance(key, str) and is_key(key) and key.startswith(f"{prefix}/") for key in keys)
+
+
+def repair(
+    stager: Stager, index: Index, trees: Iterable[Tree], named: Collection[str], cancelled: threading.Event
+) -> bool:
+    """Looks at objects of these trees that a node says are damaged, and removes those that are.
+
+    Many jobs rely on an object, so a node's word is not enough: its own memory or disk may be what is damaged. True:
+    objects are wrong or gone, so that the trees have to be sent again. Raises Cancelled, ManifestDamaged, StagerError
+    kinds.
+    """
+    found = False
+    for tree in trees:
+        manifest = {piece.key for piece in tree.manifest}
+        wrong = _wrong(stager, tree.prefix, manifest, cancelled)
+        if not wrong:
+            wrong = _wrong(stager, tree.prefix, _keys(stager, tree, cancelled).intersection(named), cancelled)
+        if wrong:
+            found = True
+            log.warning("objects are damaged", store=stager.name, prefix=tree.prefix, keys=sorted(wrong)[:10])
+            _remove(stager, index, tree.prefix, wrong)
+    return found
+
+
+def _keys(stager: Stager, tree: Tree, cancelled: threading.Event) -> set[str]:
+    """All objects that hold a tree's content. Raises ManifestDamaged."""
+    parts = (
+        _get(stager, object_key(tree.prefix, piece.key), cancelled)[piece.offset :][: piece.length]
+        for piece in tree.manifest
+    )
+    return {piece.key for entry in decode(parts) for piece in entry.pieces if piece.key}
+
+
+def _wrong(stager: Stager, prefix: str, keys: Iterable[str], cancelled: threading.Event) -> set[str]:
+    """Of these objects, those that are not there, or not what their names say."""
+    found = set()
+    for key in keys:
+        try:
+            body = _get(stager, object_key(prefix, key), cancelled)
+        except NoSuchObject:
+            body = b""
+        if hashlib.sha256(body).hexdigest() != key:
+            found.add(key)
+    return found
+
+
+def _get(stager: Stager, name: str, cancelled: threading.Event) -> bytes:
+    if cancelled.is_set():
+        raise Cancelled("it was told to stop")
+    return stager.get(name)
+
+
+def _remove(stager: Stager, index: Index, prefix: str, keys: Collection[str]) -> None:
+    """So that no sender relies on them meanwhile; what one is just putting anew stays."""
+    index.forget_keys(stager.name, prefix, keys)
+    taken = index.strays(stager.name, prefix, dict.fromkeys(keys, 0))
+    try:
+        stager.delete([object_key(prefix, stored.key) for stored in taken])
+    except BaseException:
+        index.keep(taken)
+        raise
+    index.forget(taken)
