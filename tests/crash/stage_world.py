@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from burstd.core.staging import TransferLimits
+from burstd.daemon.stage.allowance import Quotas, unlimited
 from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.fate import owed
 from burstd.model.claim import Cause, Claim, ClaimState
@@ -50,6 +51,7 @@ class StageWorld:
         self.delays: dict[str, Delay] = {}
         self.claims: dict[str, Claim] = {}
         self._made = self._generation = 0
+        self.quotas: Quotas = unlimited
         self._rules = StageRules("/scratch", "store", LIMITS, retries)
         self._path = folder / "burstd.db"
         if template is not None:
@@ -153,7 +155,7 @@ class StageWorld:
         )
         self.desk = StageDesk(
             store=store_that_may_die(self._store, self.bomb, self.disk), workers=self.workers, clock=self.clock,
-            transfers=transfers, pools=lambda: POOLS, rules=self._rules,
+            transfers=transfers, pools=lambda: POOLS, rules=self._rules, quotas=self.quotas,
         )  # fmt: skip
         self._listed = 0.0
         self._view = Unavailable("not read yet", self.clock.now())

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from burstd.core.staging import Measured, Rates, TransferLimits
+from burstd.core.staging import Measured, Rates, TransferLimits, Use
+from burstd.daemon.stage.allowance import Taken, too_much, unlimited
 from burstd.daemon.stage.chain import Chain
 from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.progress import Meter
-from burstd.daemon.stage.runs import Run
+from burstd.daemon.stage.runs import Life, Run
 from burstd.daemon.stage.views import views
 from burstd.daemon.stage.work import StageFailed, Task
 from burstd.data.hands import Account
@@ -180,6 +181,54 @@ def test_a_store_that_is_away_while_sending_is_told_and_gives_its_turn_to_others
     world.run(60, world.phase(other, "running"))
     row = world.store.staging(job)
     assert (row.state, row.attempts, row.error) == (S.WAITING, 1, "the store does not answer")
+    world.calm()
+    world.check_end()
+    world.kill()
+
+
+def sized(job_id: str, state: S, size: int, source: str, **fields: Any) -> tuple[Staging, Life]:
+    row = replace(staging(job_id, state, source=source), **{"account": "p", **fields})
+    return row, Life(size=size, sources=(source,))
+
+
+@pytest.mark.parametrize(
+    ("others", "there", "more", "sure"),
+    [
+        ([], 0, True, True),
+        ([sized("1", S.SENDING, 40, "/b")], 0, False, True),
+        ([sized("1", S.SENDING, 40, "/a")], 0, True, True),
+        ([sized("1", S.SENDING, 40, "/b", uid=2, account="q")], 0, True, True),
+        ([sized("1", S.SENDING, 40, "/b", uid=2)], 0, False, True),
+        ([sized("1", S.WAITING, 40, "/b")], 0, True, True),
+        ([sized("1", S.STAGED, 40, "/b", bytes_in=40, staged=990.0)], 0, False, False),
+        ([sized("1", S.STAGED, 40, "/b", bytes_in=40, staged=900.0)], 0, True, True),
+        ([sized("1", S.SENDING, 40, "/b")], 40, True, True),
+        ([sized("1", S.SENDING, 20, "/b")], 10, True, True),
+    ],
+)
+def test_a_quota_counts_what_is_being_sent_and_the_same_source_once(
+    others: list[tuple[Staging, Life]], there: int, more: bool, sure: bool
+) -> None:
+    row, life = sized("9", S.WAITING, 40, "/a")
+    taken = Taken(Use("ada", 50, 100), Use("p", 50, 100), there)
+    text, is_sure = too_much(row, life, [(row, life), *others], taken, 1000.0)
+    assert (not text, is_sure) == (more, sure)
+
+
+def test_input_beyond_the_quota_is_held_before_it_is_sent(tmp_path: Path, template: Path) -> None:
+    world = StageWorld(tmp_path, template=template)
+    world.quotas = lambda row, _sources: Taken(Use(row.user, 0, 1500 if row.user == "ada" else 500), Use("", 0, None))
+    world.kill()
+    world.start()
+    few, many = world.submit("7"), world.submit("8", user="bob")
+    world.run(60, world.phase(few, "running"))
+    world.run(60, world.phase(many, "held"))
+    row = world.store.staging(many)
+    assert (row.state, world.count("send", many)) == (S.HELD, 0)
+    assert "user bob may stage 500 B more" in row.error
+    world.quotas = unlimited
+    world.kill()
+    world.start()
     world.calm()
     world.check_end()
     world.kill()

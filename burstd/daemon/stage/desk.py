@@ -13,8 +13,9 @@ import structlog
 
 from burstd.core.directives import parse
 from burstd.core.staging import TransferLimits, Waiting, turns
+from burstd.daemon.stage.allowance import Quotas, too_much, unlimited
 from burstd.daemon.stage.chain import Chain
-from burstd.daemon.stage.fate import STARTING, Fate, fate, outcome, owed, reply, starts_over
+from burstd.daemon.stage.fate import STARTING, Fate, ended_as, fate, outcome, owed, reply, starts_over
 from burstd.daemon.stage.moves import RETRY_S, Moves, machines_of
 from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.runs import Answer, Life, Run, Runs
@@ -35,13 +36,6 @@ from burstd.store import Store
 log = structlog.get_logger(__name__)
 
 _SLOWEST_QUESTION_S = 30.0
-_ENDED_AS = {
-    3: "COMPLETED", 4: "CANCELLED", 5: "FAILED", 6: "TIMEOUT", 7: "NODE_FAIL", 8: "PREEMPTED", 9: "BOOT_FAIL",
-    10: "DEADLINE", 11: "OUT_OF_MEMORY",
-}  # fmt: skip
-"""enum job_states in slurm.h, the base states that are an end."""
-_BASE = 256
-"""What lies above in a job's state are flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +67,7 @@ class StageDesk:
         pools: Callable[[], Mapping[str, Pool]],
         rules: StageRules,
         accounts: Callable[[str], Account] = account,
+        quotas: Quotas = unlimited,
     ) -> None:
         """``accounts`` tells of a user, or raises HandError."""
         self.rules = rules
@@ -84,6 +79,7 @@ class StageDesk:
         self._runs = Runs()
         self._moves = Moves(store, workers, clock, transfers, rules.retries)
         self._chain = Chain(accounts)
+        self._quotas = quotas
         self._seen: tuple[Staging, ...] | None = None
         """The records as the last step left them; None: something has changed since."""
         self._slots: frozenset[str] = frozenset()
@@ -95,8 +91,7 @@ class StageDesk:
         """One call of a hook; the answer may come much later. Only remembers: the next step acts."""
         run = self._runs.of(call.job_id)
         life = run.life
-        told = call.info.get("job_state", "")
-        life.ended_as = _ENDED_AS.get(int(told) % _BASE if told.isdigit() else 0, life.ended_as)
+        life.ended_as = ended_as(call.info.get("job_state", "")) or life.ended_as
         match call.hook:
             case "teardown":
                 life.over, life.hurry, life.rest_until = True, life.hurry or call.hurry, 0.0
@@ -172,12 +167,22 @@ class StageDesk:
                 waiting.append(mine)
         for job_id in turns(waiting, moving, self.rules.limits):
             if (row := rows[job_id]) is not None:
-                rows[job_id] = self._moves.send(row, self._runs.of(job_id))
+                rows[job_id] = self._send(row, self._runs.of(job_id), [r for r in rows.values() if r is not None])
         for run in self._runs.all():
             if run.hooks:
                 self._answer(rows.get(run.job_id), run)
         self._seen = tuple(row for row in rows.values() if row is not None)
         return self._runs.due(now)
+
+    def _send(self, row: Staging, run: Run, rows: Sequence[Staging]) -> Staging:
+        others = ((other, self._runs.of(other.job_id).life) for other in rows)
+        why, sure = too_much(row, run.life, others, self._quotas(row, run.life.sources), self._clock.now())
+        if not why:
+            return self._moves.send(row, run)
+        if sure:
+            return self._moves.hold(row, why)
+        run.life.rest_until = self._clock.now() + RETRY_S
+        return row
 
     def rows(self) -> tuple[Staging, ...]:
         """The data of all jobs as recorded, oldest first; read once for each step. Raises StoreError."""
@@ -266,9 +271,7 @@ class StageDesk:
                 reason = f"its input is what job {before} leaves, which is on its way home"
                 return row if row.error == reason else self._store.touch_staging(row.job_id, reason, error=reason)
             case S.WAITING if self._on_premises(run):
-                return self._store.move_staging(
-                    row.job_id, S.WAITING, S.STAGED, "it runs on premises, where its data is"
-                )
+                return self._store.move_staging(row.job_id, S.WAITING, S.STAGED, "it runs where its data is")
             case S.WAITING if not row.directives.stage_in:
                 return self._store.move_staging(row.job_id, S.WAITING, S.STAGED, "it has no input")
             case S.WAITING if run.life.size is None:
@@ -335,10 +338,9 @@ class StageDesk:
         return row.state is S.WAITING and run.life.size is not None and run.fresh and idle and not run.back
 
     def _on_premises(self, run: Run) -> bool:
-        facts = run.facts
-        return (
-            facts is not None and self._partitions.isdisjoint(facts.partitions) and self._slots.isdisjoint(facts.nodes)
-        )
+        if (facts := run.facts) is None:
+            return False
+        return self._partitions.isdisjoint(facts.partitions) and self._slots.isdisjoint(facts.nodes)
 
     # What is told.
 

@@ -15,6 +15,13 @@ REQUEUED = "REQUEUED"
 _OUTPUT = (S.PLACED, S.COLLECTING, S.BRINGING)
 _AFTER = ("data_out", "test_data_out")
 _BEFORE = ("data_in", "test_data_in")
+_ENDED_AS = {
+    3: "COMPLETED", 4: "CANCELLED", 5: "FAILED", 6: "TIMEOUT", 7: "NODE_FAIL", 8: "PREEMPTED", 9: "BOOT_FAIL",
+    10: "DEADLINE", 11: "OUT_OF_MEMORY",
+}  # fmt: skip
+"""enum job_states in slurm.h, the base states that are an end."""
+_BASE = 256
+"""What lies above in a job's state are flags."""
 STARTING = ("setup", *_BEFORE, "pre_run")
 """Hooks of a job that is to have its input."""
 
@@ -55,6 +62,11 @@ def fate(row: Staging, run: Run) -> Fate:
     if row.state is S.PLACING and (ending or run.elsewhere(row)):
         return Fate.CLEAR
     return Fate.CLEAR if life.over or life.again or run.ended else Fate.ON
+
+
+def ended_as(told: str) -> str:
+    """The name of an end that a hook tells as a number; empty: it is none."""
+    return _ENDED_AS.get(int(told) % _BASE, "") if told.isdigit() else ""
 
 
 def outcome(row: Staging, run: Run) -> str:

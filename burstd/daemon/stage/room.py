@@ -13,6 +13,7 @@ import structlog
 from burstd.core.staging import TransferLimits, Use
 from burstd.daemon.control_office import KeptNode, StageUse, StoreUse
 from burstd.daemon.stage.adoption import Adoption
+from burstd.daemon.stage.allowance import Taken
 from burstd.daemon.stage.check import Check, CheckRules
 from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.homeward import Homeward
@@ -31,7 +32,7 @@ from burstd.data.sender import Sender
 from burstd.model.claim import Claim
 from burstd.model.clock import Clock
 from burstd.model.command import CommandResult, DiscardOutput, Evict, RetryStage, StageCommand
-from burstd.model.data import OUTPUT_ON_NODES, DataView
+from burstd.model.data import OUTPUT_ON_NODES, DataView, Staging
 from burstd.model.offer import Pool
 from burstd.model.snapshot import SlurmView, Unavailable
 from burstd.model.stager import Stager, StagerError
@@ -114,7 +115,7 @@ class StageRoom:
         desk = NodeDesk if wish is not None else StageDesk
         self.desk = desk(
             store=around.store, workers=around.workers, clock=around.clock, transfers=transfers, pools=around.pools,
-            rules=rules,
+            rules=rules, quotas=self._taken,
         )  # fmt: skip
         self._node: StorageNode | None = None
         if wish is not None and isinstance(stager, OnNode):
@@ -152,6 +153,20 @@ class StageRoom:
         # From memory: slurmctld waits.
         used, shared = self._usage.uids.get(uid, 0), self._usage.accounts.get(project, 0) if project else 0
         return Use(user, used, quota.of_user(user)), Use(project, shared, quota.of_project(project))
+
+    def _taken(self, row: Staging, sources: Sequence[str]) -> Taken | None:
+        user, project = self._may(row.user, row.uid, row.account)
+        if user.limit_bytes is None and project.limit_bytes is None:
+            return None
+        there: dict[str, int] = {}
+        try:
+            for known in self._index.trees(row.store):
+                if known.uid == row.uid and known.source in sources:
+                    there[known.source] = max(known.tree.size, there.get(known.source, 0))
+        except StagerError as error:
+            log.warning("a quota was not looked at", job=row.job_id, error=str(error))
+            return None
+        return Taken(user, project, sum(there.values()))
 
     # For the reconciler.
 

@@ -52,6 +52,8 @@ class Life:
     """The job's last state, where a hook told it."""
     size: int | None = None
     """Bytes of its sources, as far as was looked."""
+    sources: tuple[str, ...] = ()
+    """As absolute paths or URLs, where they were looked at."""
     rest_until: float = 0.0
     placed: set[str] = field(default_factory=set)
     """Claims whose machines have the input."""
