@@ -15,6 +15,7 @@ from burstd.data.userside import STOPPED, AgentFault, Message, Slots, UserSide
 from burstd.model.stager import StagerError, StoreSpaceGone
 
 LANES = 4
+_MISSING = 100
 
 
 class Putting:
@@ -88,10 +89,12 @@ def collect(request: Message, user: UserSide, transport: Transport, progress: Ca
     user.become(request["uid"], request["gid"], request["groups"])
     putting = Putting(transport, request["prefix"], user, lambda there: progress(there, 0))
     warnings: list[str] = []
+    missing: list[tuple[str, str]] = []
 
     def gather(what: Message) -> Message:
         tree: Message = user.ask({"do": "gather", **what}, said=putting.said)
         warnings.extend(tree.pop("warnings"))
+        missing.extend(tree.pop("missing"))
         return tree
 
     try:
@@ -100,6 +103,8 @@ def collect(request: Message, user: UserSide, transport: Transport, progress: Ca
             for pattern in request["patterns"]
         ]
         files = gather({"files": request["files"]}) if request["files"] else None
+        # In the store too: nothing of this may be forgotten before the manifest at the destination tells it.
+        lost = gather({"missing": missing[:_MISSING]}) if missing else None
     except AgentFault as fault:
         putting.close()
         raise (putting.fault or fault) if fault.kind == STOPPED else fault from None
@@ -108,4 +113,7 @@ def collect(request: Message, user: UserSide, transport: Transport, progress: Ca
     if files is not None and not files["entries"]:
         files = None
     seconds = round(time.monotonic() - began, 3)
-    return {"trees": trees, "files": files, "sent": putting.sent, "seconds": seconds, "warnings": warnings}
+    return {
+        "trees": trees, "files": files, "missing": lost, "sent": putting.sent, "seconds": seconds,
+        "warnings": warnings,
+    }  # fmt: skip

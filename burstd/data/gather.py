@@ -1,40 +1,36 @@
 """Reading a job's output with the rights that this process has: the child's part of collecting."""
 
-# ruff: noqa: PTH114, PTH118
+# ruff: noqa: PTH113, PTH114, PTH118, PTH120
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from burstd.data.holes import data, hash_zeros
 from burstd.data.manifest import Entry, encode
+from burstd.data.opening import enter, open_directories, open_file
+from burstd.data.outgoing import Outgoing, Sent
 from burstd.data.pack import PACK_CONTENTS, SMALL_BYTES
-from burstd.data.userside import SLOTS, STOPPED, AgentFault, Line, Message, Slots
-from burstd.data.walk import Row, Walk, is_pattern
+from burstd.data.userside import AgentFault, Line, Message, Slots
+from burstd.data.walk import Row, Walk, fixed_part, is_pattern
 from burstd.model.data import Piece
 from burstd.model.stager import OBJECT_BYTES
 
 _WARNINGS = 100
-_ZEROS = bytes(1 << 20)
-_HOLES_HASHED = 16 << 30
-"""A file with more than so many bytes of holes has no digest of the whole: its objects have theirs."""
+_MISSING = 50
+_SHOWN = 300
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_NOT_OURS = (errno.EACCES, errno.EPERM)
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class _Sent:
-    """An object on its way to the store; its key is told when it is there."""
-
-    __slots__ = ("key",)
-
-    def __init__(self) -> None:
-        self.key = ""
-
-
-_Part = tuple[_Sent | None, int, int]
+_Part = tuple[Sent | None, int, int]
 """What will be a piece: its object (None: a hole), offset, length."""
 
 
@@ -62,45 +58,6 @@ class _Found:
         return Entry(was.path, "f", was.mode, was.mtime_ns, was.size, pieces=pieces, digest=digest)
 
 
-class Outgoing:
-    """Slots that are filled here and put into the store by the other half."""
-
-    def __init__(self, line: Line, slots: Slots) -> None:
-        self._line = line
-        self._slots = slots
-        self._free = list(range(SLOTS))
-        self._under_way: dict[int, _Sent] = {}
-
-    def room(self) -> int:
-        """A slot to fill; waits for one. Raises AgentFault when the other half has given up."""
-        while not self._free:
-            self.wait()
-        return self._free.pop()
-
-    def view(self, slot: int) -> memoryview:
-        """Its memory."""
-        return self._slots.view(slot)
-
-    def send(self, slot: int, length: int, sent: _Sent | None = None) -> _Sent:
-        """Has it put."""
-        sent = sent or _Sent()
-        self._under_way[slot] = sent
-        self._line.send({"object": slot, "length": length})
-        return sent
-
-    def give_back(self, slot: int) -> None:
-        """It was not needed."""
-        self._free.append(slot)
-
-    def wait(self) -> None:
-        """Until one more is in the store."""
-        message, _ = self._line.receive()
-        if "stop" in message:
-            raise AgentFault(STOPPED, "stopped")
-        self._under_way.pop(message["slot"]).key = message["key"]
-        self._free.append(message["slot"])
-
-
 class Gathering:
     """One tree on its way into the store."""
 
@@ -109,10 +66,12 @@ class Gathering:
         self._waiting: deque[_Found] = deque()
         self._pack = -1
         self._packed = 0
-        self._pack_sent = _Sent()
+        self._pack_sent = Sent()
         self._contents: dict[bytes, int] = {}
-        self._warned = 0
+        self._warned = self._missed = 0
         self.warnings: list[str] = []
+        self.missing: list[tuple[str, str]] = []
+        """Paths that cannot be had, and why; of many, the first."""
         self.entries = 0
         self.size = 0
 
@@ -148,15 +107,13 @@ class Gathering:
                 self._out.wait()
             yield self._waiting.popleft().whole()
 
-    def rows(self, rows: Iterator[tuple[Row, int]]) -> Iterator[_Found]:
-        """What a walk finds."""
+    def rows(self, rows: Iterator[tuple[Row, int]], base: str) -> Iterator[_Found]:
+        """What a walk finds below ``base``."""
         for row, descriptor in rows:
             kind, name = row[0], str(row[1])
             path = os.fsencode(name)
             if kind == "f":
-                one = self.file(path, descriptor)
-                if one is not None:
-                    yield one
+                yield self.file(path, descriptor)
             elif kind == "d":
                 yield _Found(Entry(path, "d", _int(row[2]), _int(row[3])))
             elif kind == "h":
@@ -164,12 +121,19 @@ class Gathering:
             elif kind == "l":
                 yield _Found(Entry(path, "l", _int(row[3]), _int(row[4]), target=os.fsencode(str(row[2]))))
             elif kind == "e":
-                self.warn(f"{name} cannot be read: {os.strerror(_int(row[2]))}")
+                where, number = f"{base}/{name}", _int(row[2])
+                if number not in _NOT_OURS:
+                    raise _unread(where, number)
+                opened = open_file(where)
+                if opened >= 0:
+                    yield self.file(path, opened)
+                else:
+                    self.miss(where, number)
             else:
                 self.warn(f"{name} was left out: {row[2]}")
 
-    def file(self, path: bytes, descriptor: int) -> _Found | None:
-        """Reads a file and closes it. None where it cannot be read, with a warning."""
+    def file(self, path: bytes, descriptor: int) -> _Found:
+        """Reads a file and closes it. Raises AgentFault where that fails: it is there, and not to be lost."""
         try:
             about = os.fstat(descriptor)
             if about.st_size <= SMALL_BYTES:
@@ -178,12 +142,19 @@ class Gathering:
             else:
                 parts, size, digest = self._large(descriptor, about)
         except OSError as error:
-            self.warn(f"{os.fsdecode(path)} cannot be read: {error.strerror}")
-            return None
+            raise _unread(os.fsdecode(path), error.errno or errno.EIO) from None
         finally:
             os.close(descriptor)
         self.size += size
         return _Found(Entry(path, "f", stat.S_IMODE(about.st_mode), about.st_mtime_ns, size, digest=digest), parts)
+
+    def miss(self, path: str, number: int) -> None:
+        """Something that is there and that this user has no right to."""
+        self._missed += 1
+        if self._missed <= _MISSING:
+            self.missing.append((path[:_SHOWN], os.strerror(number)))
+        elif self._missed == _MISSING + 1:
+            self.missing.append(("more", "of these the first are told"))
 
     def warn(self, sentence: str) -> None:
         """Something that is not in the tree. Of many, the first are told."""
@@ -200,7 +171,7 @@ class Gathering:
         if self._pack < 0:
             self._pack = self._out.room()
             self._packed = 0
-            self._pack_sent = _Sent()
+            self._pack_sent = Sent()
             self._contents = {}
         room = self._out.view(self._pack)[self._packed : self._packed + size]
         size = _read(descriptor, room, at)
@@ -229,11 +200,11 @@ class Gathering:
         digest = None if one else hashlib.sha256()
         parts: list[_Part] = []
         at = holes = 0
-        for start, end in _data(descriptor, about):
+        for start, end in data(descriptor, about):
             if start > at:
                 parts.append((None, 0, start - at))
                 holes += start - at
-                digest = _hash_zeros(digest, start - at, holes)
+                digest = hash_zeros(digest, start - at, holes)
                 at = start
             while at < end:
                 length = min(OBJECT_BYTES, end - at)
@@ -259,21 +230,34 @@ class Gathering:
                     return parts, at, "" if digest is None else digest.hexdigest()
         if at < size:
             parts.append((None, 0, size - at))
-            digest = _hash_zeros(digest, size - at, holes + size - at)
+            digest = hash_zeros(digest, size - at, holes + size - at)
         return parts, size, "" if digest is None else digest.hexdigest()
 
 
 def gather(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:  # noqa: ARG001 - a Work
     """One tree: a pattern below a folder, or some files by their paths."""
     gathering = Gathering(Outgoing(line, slots))
-    if "files" in request:
+    single = False
+    if "missing" in request:
+        # What is kept for the manifest at the destination: paths, and why, for targets.
+        rows = [Entry(os.fsencode(path), "l", 0, 0, target=os.fsencode(why)) for path, why in request["missing"]]
+        tree = gathering.tree(_Found(row) for row in rows)
+    elif "files" in request:
         tree = gathering.tree(_listed(gathering, request["files"]))
-        single = False
     else:
         found = _Pattern(gathering, request["base"], request["pattern"])
         tree = gathering.tree(found.found())
         single = found.single
-    return {**tree, "single": single, "warnings": gathering.warnings}
+    return {**tree, "single": single, "warnings": gathering.warnings, "missing": gathering.missing}
+
+
+def _unread(path: str, number: int) -> AgentFault:
+    remedy = "see what its disk is about (dmesg), mend or remove the file there, then: burstctl stage retry"
+    return AgentFault("agent", f"{path} cannot be read: {os.strerror(number)}; {remedy}")
+
+
+_ESCAPED = re.compile(r"\[([*?\[$])\]")
+"""A quoted character (see burstd.core.words)."""
 
 
 class _Pattern:
@@ -282,6 +266,10 @@ class _Pattern:
     def __init__(self, gathering: Gathering, base: str, pattern: str) -> None:
         self._gathering = gathering
         self._base = base
+        # A name with quoted wildcards and no others is that name.
+        self._exact = bool(_ESCAPED.search(pattern)) and not is_pattern(_ESCAPED.sub("", pattern))
+        if self._exact:
+            pattern = _ESCAPED.sub(r"\1", pattern)
         self._parts = [part for part in pattern.split("/") if part not in {"", "."}]
         if pattern.startswith("/") or ".." in self._parts:
             raise AgentFault("agent", f"the pattern {pattern!r} leads out of the job's output folder")
@@ -291,7 +279,11 @@ class _Pattern:
     def found(self) -> Iterator[_Found]:
         """See Gathering.tree."""
         path = os.path.join(self._base, *self._parts)
+        enter(os.path.dirname(self._base))
+        open_directories(self._base)
         try:
+            if self._exact:
+                os.lstat(path)
             through = self._link_on_the_way()
             if through:
                 self._gathering.warn(f"{self._pattern}: {through} is a link, which is kept and not followed")
@@ -303,14 +295,24 @@ class _Pattern:
                 name = os.fsencode(self._parts[-1])
                 yield _Found(Entry(name, "l", stat.S_IMODE(about.st_mode), about.st_mtime_ns, target=target))
                 return
+            if os.path.isfile(path) and not os.access(path, os.R_OK):
+                descriptor = open_file(path)
+                if descriptor >= 0:
+                    os.close(descriptor)
             walk = Walk(path)
-            yield from self._gathering.rows(iter(walk))
+            base = path if os.path.lexists(path) else fixed_part(path)
+            yield from self._gathering.rows(iter(walk), base)
             self.single = walk.single
         except OSError as error:
-            if error.errno == errno.ENOENT:
+            number = error.errno or errno.EIO
+            if number in _NOT_THERE:
                 self._gathering.warn(f"{self._pattern} names nothing in the job's output folder")
+            elif number in _NOT_OURS:
+                self._gathering.miss(path, number)
+            elif number == errno.EINVAL:
+                self._gathering.warn(f"{self._pattern} was left out: {error.strerror}")
             else:
-                self._gathering.warn(f"{self._pattern} cannot be read: {error.strerror}")
+                raise _unread(path, number) from None
 
     def _link_on_the_way(self) -> str:
         """The part before the last, and before any wildcard, that is a link; empty where there is none."""
@@ -329,37 +331,21 @@ def _listed(gathering: Gathering, paths: Sequence[str]) -> Iterator[_Found]:
     for path in paths:
         try:
             descriptor = os.open(path, _FILE)
-        except FileNotFoundError:
-            continue
         except OSError as error:
-            gathering.warn(f"{path} cannot be read: {error.strerror}")
-            continue
+            number = error.errno or errno.EIO
+            if number in _NOT_THERE:
+                continue
+            if number not in _NOT_OURS:
+                raise _unread(path, number) from None
+            descriptor = open_file(path)
+            if descriptor < 0:
+                gathering.miss(path, number)
+                continue
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             gathering.warn(f"{path} was left out: it is no file")
             continue
-        one = gathering.file(os.fsencode(path.lstrip("/")), descriptor)
-        if one is not None:
-            yield one
-
-
-def _data(descriptor: int, about: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Where a file has data: (start, end). All of it where the file system does not tell."""
-    size = about.st_size
-    if about.st_blocks * 512 >= size:
-        yield 0, size
-        return
-    at = 0
-    while at < size:
-        try:
-            start = os.lseek(descriptor, at, os.SEEK_DATA)
-            end = os.lseek(descriptor, start, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            start, end = at, size
-        yield start, min(end, size)
-        at = end
+        yield gathering.file(os.fsencode(path.lstrip("/")), descriptor)
 
 
 def _read(descriptor: int, room: memoryview, at: int) -> int:
@@ -370,15 +356,6 @@ def _read(descriptor: int, room: memoryview, at: int) -> int:
             break
         got += count
     return got
-
-
-def _hash_zeros(digest: hashlib._Hash | None, length: int, holes: int) -> hashlib._Hash | None:
-    if digest is None or holes > _HOLES_HASHED:
-        return None
-    while length:
-        digest.update(_ZEROS[: min(length, len(_ZEROS))])
-        length -= min(length, len(_ZEROS))
-    return digest
 
 
 def _int(value: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -11,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from burstd.data.gather import Gathering
 from burstd.data.manifest import Entry
+from burstd.data.outgoing import Outgoing
+from burstd.data.userside import AgentFault, Line, Slots
+from burstd.data.walk import Row
 from tests.data.agent_rig import ADA, BOB, Answered, Rig, as_user, directory
 from tests.data.awkward import MIB, NEW_YEAR, awkward, check_awkward
 
@@ -130,6 +135,11 @@ def test_what_a_pattern_may_not_do(rig: Rig) -> None:
 def test_only_what_its_user_may_read(rig: Rig) -> None:
     out = write(rig, mine=b"mine", closed=b"closed")
     (out / "closed").chmod(0)
+    (out / "locked/deep").mkdir(parents=True)
+    (out / "locked/deep/inner").write_bytes(b"inner")
+    give(out)
+    for name in ("locked/deep/inner", "locked/deep", "locked"):
+        (out / name).chmod(0)
     (out / "roots").write_bytes(b"secret")
     (out / "roots").chmod(0o600)
     os.link(out / "roots", out / "roots too")
@@ -145,13 +155,20 @@ def test_only_what_its_user_may_read(rig: Rig) -> None:
     os.chown(home / "bobs", BOB, BOB)
     done = rig.collect("12", ["."], [str(home / "slurm-12.out"), str(home / "bobs"), str(home / "none"), str(home)])
     told = " | ".join(done["warnings"])
-    for part in (
-        "closed cannot be read: Permission denied",
-        "roots cannot be read: Permission denied", "pipe was left out: pipe",
-        "s was left out: socket", "bobs cannot be read: Permission denied", "home was left out: it is no file",
-    ):  # fmt: skip
+    for part in ("pipe was left out: pipe", "s was left out: socket", "home was left out: it is no file"):
         assert part in told
-    assert names(rig.entries(done["trees"][0], "out/12/gpu1")) == ["", "mine"]
+    lost = {e.path: e.target for e in rig.entries(done["missing"], "out/12/gpu1")}
+    assert lost == {
+        os.fsencode(path): b"Permission denied" for path in (out / "roots", out / "roots too", home / "bobs")
+    }
+    kept = rig.entries(done["trees"][0], "out/12/gpu1")
+    assert names(kept) == ["", "closed", "locked", "locked/deep", "locked/deep/inner", "mine"]
+    assert {rig.content(e, "out/12/gpu1") for e in kept if e.kind == "f"} == {b"closed", b"inner", b"mine"}
+    for path in (out / "locked/deep/inner", out / "locked", out, out.parent):
+        path.chmod(0)
+    found = rig.collect("12", ["l*/d*/inn*", "locked/deep/inner", "roots"])
+    assert [(t["entries"], t["single"]) for t in found["trees"]] == [(4, False), (1, True), (0, False)]
+    assert names(rig.entries(found["missing"], "out/12/gpu1")) == [str(out / "roots")]
     said = rig.entries(done["files"], "out/12/gpu1")
     assert [(e.path, e.size) for e in said] == [(os.fsencode(str(home)[1:] + "/slurm-12.out"), 4)]
     assert rig.content(said[0], "out/12/gpu1") == b"said"
@@ -219,6 +236,27 @@ def test_a_store_that_is_full_or_gone(rig: Rig) -> None:
     with pytest.raises(Answered) as caught:
         rig.collect("12", ["."])
     assert caught.value.kind == "store"
+
+
+def test_what_fails_to_be_read_is_not_left_behind(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        gathering = Gathering(Outgoing(Line(ours), Slots()))
+        # A descriptor that cannot be read, as that of a file on a bad disk.
+        with pytest.raises(AgentFault, match=r"^a cannot be read: .*burstctl stage retry") as caught:
+            gathering.file(b"a", os.open(tmp_path, os.O_RDONLY))
+        rows: list[tuple[Row, int]] = [(["e", "res", errno.EIO], -1)]
+        with pytest.raises(AgentFault, match=r"^/out/res cannot be read: Input/output error"):
+            list(gathering.rows(iter(rows), "/out"))
+    assert (caught.value.kind, gathering.warnings, gathering.missing) == ("agent", [], [])
+
+
+def test_a_name_with_wildcards_in_it(rig: Rig) -> None:
+    write(rig, **{"run[1]__a": b"a", "run1__b": b"b", "x?": b"x", "xy": b"y"})
+    done = rig.collect("12", ["run[[]1]", "x[?]", "run[[]1]/*", "none[*]"])
+    kept = [names(rig.entries(tree, "out/12/gpu1")) for tree in done["trees"]]
+    assert kept == [["", "a"], ["x?"], ["", "run[1]", "run[1]/a"], []]
+    assert [tree["single"] for tree in done["trees"]] == [False, True, False, False]
 
 
 def test_the_folder_of_another_job(rig: Rig) -> None:
