@@ -1,0 +1,77 @@
+"""What staging as a whole does where its index cannot be used, which holds up nothing but staging."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from burstd.daemon.clock import SteadyClock
+from burstd.daemon.stage.room import Around, StageRoom
+from burstd.daemon.workers import ThreadWorkers
+from burstd.data.index import Index
+from burstd.model.command import Evict
+from burstd.model.data import Piece, Tree
+from burstd.model.snapshot import Unavailable
+from burstd.node.agent import NodeAgent
+from burstd.settings import loads
+from burstd.settings.plugins import Plugins, resolve
+from burstd.slurm.commands import Commands
+from burstd.store import Store
+
+KEY = "ab" * 32
+TREE = Tree("in", KEY, (Piece(KEY, 0, 5),), 1, 5)
+DISK = 'kind = "shared"\npath = "{folder}"\n'
+LAUNCHED = (
+    'kind = "ssh"\npath = "/srv/burst"\nlaunch = [{{ provider = "sky", instance_types = ["c2.*"], image = "node" }}]\n'
+    '[providers.sky]\nkind = "sandbox"\nurl = "http://127.0.0.1:9"\ntoken_file = "/t"\n'
+)
+
+
+@pytest.mark.parametrize("store", [DISK, LAUNCHED], ids=["shared", "launched"])
+def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) -> None:
+    path = tmp_path / "stage-index.db"
+    (tmp_path / "store").mkdir()
+    settings = loads(
+        f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
+        f'[staging]\nstore = "near"\n[staging.stores.near]\n{store.format(folder=tmp_path / "store")}'
+    )
+    index = Index(path)
+    index.put("near", "in", {KEY: 5})
+    index.add_tree("near", TREE, [KEY], uid=4242, account="phys")
+    index.close()
+    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    clock, wake = SteadyClock(), threading.Event()
+    with ExitStack() as stack:
+        record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
+        workers = ThreadWorkers(wake.set, 4)
+        stack.callback(workers.close)
+        nobody = cast("Commands", None), cast("NodeAgent", None)  # no job has data, so nobody is asked
+        around = Around(record, workers, clock, *nobody, dict, lambda: None)
+        room = StageRoom(settings, chosen, around, stack)
+        # Another program at work on the file, or a disk without room, is told as an OperationalError like this one.
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("alter table trees rename to away")
+        unheard = Unavailable("not asked", 0.0)
+        room.step(unheard, ())
+        drained = 0
+        while drained < 2:
+            assert wake.wait(20)
+            wake.clear()
+            drained += workers.drain()
+        assert any("cannot be used" in text for text in room.alarms()), room.alarms()
+        said = room.do(Evict("unneeded", "", "ada"))
+        assert not said.done
+        assert "cannot be used" in said.text
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("alter table away rename to trees")
+        assert room.do(Evict("user", "4242", "ada")).text == "1 trees leave the store"
+        while any("cannot be used" in text for text in room.alarms()):
+            assert wake.wait(20)
+            wake.clear()
+            workers.drain()
+            room.step(unheard, ())
