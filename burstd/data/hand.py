@@ -34,6 +34,7 @@ WINDOW = 3
 """Messages of a walk that may be under way before one is answered: it bounds the descriptors that are open."""
 _ROWS = 512
 _TEXT = 256 << 10
+_NO_GROUP = 65534
 Request = dict[str, Any]
 Prepare = Callable[[Request], Callable[[socket.socket], None]]
 """Takes the first message, still as root, and gives what serves the user then. Raises OSError with a sentence."""
@@ -94,7 +95,10 @@ def _become(
     try:
         uid, gid, groups = int(hello["uid"]), int(hello["gid"]), [int(g) for g in hello["groups"]]
         home = str(hello.get("home") or "/")
-        if accounts:
+        if accounts and hello.get("gone"):
+            # No account says what groups are: whoever has left has none, and his number clears what it owns.
+            gid, groups = _NO_GROUP, []
+        elif accounts:
             # Started by systemd as root for a caller who is not: the account database says what a user's groups are.
             entry = pwd.getpwuid(uid)
             gid, home = entry.pw_gid, entry.pw_dir

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -32,6 +36,15 @@ __all__ = [
 AnyHand = TypeVar("AnyHand", bound="Hand")
 
 
+QUIET_S = 600.0
+"""A hand that was not heard for so long hangs, as the file system does that it works on."""
+_LOOK_S = 30.0
+"""For the one call that a look may be in when its time is over."""
+_REMOVE_S = 6 * 3600.0
+"""A large directory goes without a word."""
+_SLICE_S = 0.2
+
+
 class Hand:
     """One user's hand, for one thread at a time. Its paths are text with surrogates for what is no UTF-8.
 
@@ -43,6 +56,12 @@ class Hand:
     def __init__(self, sock: socket.socket, child: subprocess.Popen[bytes] | None = None) -> None:
         self._sock = sock
         self._child = child
+        self._cancelled: threading.Event | None = None
+        self._patience_s = 5.0
+
+    def heed(self, cancelled: threading.Event) -> None:
+        """From now on what only reads, and copies and moves, fail soon after this is set."""
+        self._cancelled = cancelled
 
     def __enter__(self) -> Self:
         return self
@@ -59,10 +78,12 @@ class Hand:
         self._sock.close()
         if self._child is not None:
             try:
-                self._child.wait(5)
+                self._child.wait(self._patience_s)
             except subprocess.TimeoutExpired:
                 self._child.kill()
-                self._child.wait()
+                # One that hangs in the kernel dies when its file system answers; Python reaps it then.
+                with suppress(subprocess.TimeoutExpired):
+                    self._child.wait(1)
             self._child = None
 
     def walk(self, source: str) -> Generator[Rows, None, bool]:
@@ -75,7 +96,7 @@ class Hand:
         ended = False
         try:
             while True:
-                message, fds = self._receive()
+                message, fds = self._receive(heed=True)
                 try:
                     if isinstance(message, dict):
                         ended = True
@@ -97,7 +118,8 @@ class Hand:
 
     def look(self, source: str, *, seconds: float = 2.0, entries: int = 100_000) -> Look:
         """What a source is, within a time and a number of entries. HandError: it is not there or not readable."""
-        said = self._ask({"do": "look", "source": source, "seconds": seconds, "entries": entries})
+        self._send({"do": "look", "source": source, "seconds": seconds, "entries": entries})
+        said = self._answer(min(seconds + _LOOK_S, self._sock.gettimeout() or QUIET_S), heed=True)
         unreadable = tuple((path, number) for path, number in said["unreadable"])
         return Look(said["size"], said["entries"], said["whole"], said["single"], unreadable)
 
@@ -189,27 +211,28 @@ class Hand:
     def _counted(self, request: dict[str, Any]) -> int:
         self._send(request)
         while True:
-            message = self._answer()
+            message = self._answer(heed=True)
             if "progress" not in message:
                 return int(message["items"][0])
 
     def remove_tree(self, root: str, items: Sequence[str]) -> None:
         """Removes directories with all that is in them, following no link; what is gone is no error."""
-        self._items({"do": "remove_tree", "root": root}, items)
+        self._items({"do": "remove_tree", "root": root}, items, _REMOVE_S)
 
-    def _items(self, request: dict[str, Any], items: Sequence[Any]) -> list[Any]:
+    def _items(self, request: dict[str, Any], items: Sequence[Any], seconds: float | None = None) -> list[Any]:
         answers: list[Any] = []
         # In portions, which bounds what a message holds.
         for start in range(0, len(items), 1000):
-            answers += self._ask({**request, "items": list(items[start : start + 1000])})["items"]
+            self._send({**request, "items": list(items[start : start + 1000])})
+            answers += self._answer(seconds)["items"]
         return answers
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         self._send(request)
         return self._answer()
 
-    def _answer(self) -> dict[str, Any]:
-        message, fds = self._receive()
+    def _answer(self, seconds: float | None = None, *, heed: bool = False) -> dict[str, Any]:
+        message, fds = self._receive(seconds, heed=heed)
         _close(fds)
         return self._checked(message)
 
@@ -236,14 +259,15 @@ class Hand:
     def _stop(self) -> None:
         """Ends a walk that nobody wants to hear to its end."""
         try:
-            passing.send(self._sock, {"stop": True})
+            self._send({"stop": True})
             while True:
-                message, fds = passing.receive(self._sock)
+                message, fds = self._receive(heed=True)
                 _close(fds)
                 if isinstance(message, dict):
                     return
-                passing.send(self._sock, {})
-        except (passing.ConnectionEnded, OSError):
+                self._send({})
+        except HandError:
+            # It is gone, and the walk with it.
             return
 
     def _send(self, request: dict[str, Any]) -> None:
@@ -252,11 +276,26 @@ class Hand:
         except (passing.ConnectionEnded, OSError) as error:
             raise HandError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
 
-    def _receive(self) -> tuple[Any, list[int]]:
+    def _receive(self, seconds: float | None = None, *, heed: bool = False) -> tuple[Any, list[int]]:
+        """The next message, if it comes in time; ``heed``: and nobody has cancelled."""
         try:
+            self._wait(self._sock.gettimeout() if seconds is None else seconds, heed=heed)
             return passing.receive(self._sock)
         except (passing.ConnectionEnded, OSError) as error:
             raise HandError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
+
+    def _wait(self, seconds: float | None, *, heed: bool) -> None:
+        until = time.monotonic() + seconds if seconds is not None else float("inf")
+        ready = select.poll()
+        ready.register(self._sock, select.POLLIN)
+        while not ready.poll(1000 * max(0.0, min(_SLICE_S, until - time.monotonic()))):
+            cancelled = heed and self._cancelled is not None and self._cancelled.is_set()
+            if cancelled or time.monotonic() >= until:
+                # What it says from now on answers nothing: it is told that nobody listens any more.
+                self._sock.shutdown(socket.SHUT_RDWR)
+                self._patience_s = 1.0
+                text = "it was told to stop" if cancelled else f"the file system has not answered for {seconds:.0f} s"
+                raise HandError("", 0, text)
 
 
 def open_hand(
@@ -267,13 +306,20 @@ def open_hand(
     home: str = "",
     socket_path: Path | None = None,
     min_uid: int = 1000,
+    gone: bool = False,
 ) -> Hand:
     """A hand for a user: at ``socket_path`` where systemd starts them, else a child of this process (which is root).
 
-    With ``socket_path`` the account database of the machine says what the user's groups are. Raises HandError.
+    With ``socket_path`` the account database of the machine says what the user's groups are;
+    ``gone``: it does not know the user any more. Raises HandError.
     """
-    hello = {"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home}
-    return started(Hand, ["-S", str(program.__file__)], hello, socket_path, min_uid, {})
+    hello = {"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home, "gone": gone}
+
+    def make(sock: socket.socket, child: subprocess.Popen[bytes] | None) -> Hand:
+        sock.settimeout(QUIET_S)
+        return Hand(sock, child)
+
+    return started(make, ["-S", str(program.__file__)], hello, socket_path, min_uid, {})
 
 
 def started(
@@ -314,8 +360,10 @@ def started(
 
 
 def hand_of(who: Account, *, socket_path: Path | None = None, min_uid: int = 1000) -> Hand:
-    """A hand for an account."""
-    return open_hand(who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid)
+    """A hand for an account; one without a name is gone, and has what its number owns."""
+    return open_hand(
+        who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid, gone=not who.user
+    )
 
 
 def _close(fds: list[int]) -> None:

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +204,53 @@ def test_as_systemd_starts_it_groups_are_those_of_the_account_database() -> None
                     assert f"Gid:\t{account.pw_gid}\t" in status
                 ours.close()
                 assert child.wait(10) == 0
+
+
+def test_an_account_that_is_gone_clears_what_its_number_owns(place: Path) -> None:
+    from burstd.data import hand as program
+
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-I", "-S", str(program.__file__), "--accounts", "--fd", str(theirs.fileno())]
+    with ours, subprocess.Popen(command, pass_fds=(theirs.fileno(),)) as child:
+        theirs.close()
+        with Hand(ours) as hand:
+            hand.begin({"uid": USER, "gid": 0, "groups": [0], "home": "/root", "gone": True})
+            status = Path(f"/proc/{child.pid}/status").read_text()
+            assert f"Uid:\t{USER}\t{USER}" in status
+            assert "Gid:\t65534\t65534" in status
+            assert "Groups:\t \n" in status
+            (place / "x" / "y").mkdir(parents=True)
+            own(place)
+            hand.remove_tree(str(place), ["x"])
+        assert list(place.iterdir()) == []
+
+
+def test_a_hand_that_hangs_is_given_up_and_killed(place: Path) -> None:
+    for number in range(2000):
+        (place / f"{number}").touch()
+    own(place)
+    stop = threading.Event()
+    acts: list[tuple[Callable[[Hand], object], str]] = [
+        (lambda hand: hand.look(str(place)), "told to stop"),
+        (lambda hand: walked(hand, str(place)), "told to stop"),
+        (lambda hand: hand.copy(str(place), str(place), "copy", job="7"), "told to stop"),
+        (lambda hand: hand.free(str(place)), "has not answered for 1 s"),
+    ]
+    for act, said in acts:
+        with open_hand(USER, USER) as hand:
+            hand._sock.settimeout(1.0 if "1 s" in said else 30.0)
+            child = hand._child
+            assert child is not None
+            os.kill(child.pid, signal.SIGSTOP)  # as a file system that does not answer
+            stop.set() if "told" in said else stop.clear()
+            hand.heed(stop)
+            began = time.monotonic()
+            with pytest.raises(HandError, match=said) as caught:
+                act(hand)
+            assert (caught.value.errno, time.monotonic() - began < 5) == (0, True)
+            with pytest.raises(HandError, match="the hand is gone"):
+                hand.make(str(place), ["new"])
+        assert child.returncode == -signal.SIGKILL
 
 
 def test_only_a_descriptor_open_for_reading_proves_the_right_to_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from burstd.core.words import fill
-from burstd.daemon.stage.homeward import FILES, Homeward, applies
+from burstd.daemon.stage.homeward import FILES, MISSING, Homeward, applies
 from burstd.daemon.stage.node_word import answer, repair
 from burstd.daemon.stage.places import DatasetSource, source, values
 from burstd.daemon.stage.user_hands import Objects, UserHands
@@ -85,12 +85,14 @@ class HeadTransfers:
         """See Transfers."""
         size = entries = 0
         whole = True
+        sources: list[str] = []
         with self._as_owner(task) as hands:
             for asked in task.job.directives.stage_in:
                 origin = self._source(asked, task.job, hands.who)
+                sources.append(origin)
                 found = hands.at(origin).look(origin, seconds=LOOK_S, entries=LOOK_ENTRIES)
                 size, entries, whole = size + found.size, entries + found.entries, whole and found.whole
-        return Looked(size, entries, whole)
+        return Looked(size, entries, whole, tuple(sources))
 
     def send(self, task: Task) -> Sent:
         """See Transfers."""
@@ -174,6 +176,8 @@ class HeadTransfers:
             trees[str(number)] = _tree(f"out/{job.job_id}/{node}", said)
         if done.get("files"):
             trees[FILES] = _tree(f"out/{job.job_id}/{node}", done["files"])
+        if done.get("missing"):
+            trees[MISSING] = _tree(f"out/{job.job_id}/{node}", done["missing"])
         return Collected(trees, int(done["sent"]), float(done["seconds"]), tuple(done.get("warnings", ())))
 
     def bring(self, task: Task, ended: Ended) -> int:
@@ -189,7 +193,7 @@ class HeadTransfers:
             while some := [stored.key for stored in islice(objects, AT_ONCE)]:
                 self._stager.delete(some)
         # His account may be gone by now, or another's: what is left belongs to a number.
-        who = Account(job.user, job.uid, job.gid, (job.gid,), "/")
+        who = Account("", job.uid, job.gid, (job.gid,), "/")
         for claim in claims:
             self._ask(task, claim, "clear", who)
         with self._told(task), self._hand(who) as hand:
@@ -221,7 +225,7 @@ class HeadTransfers:
             if who.uid != task.job.uid:
                 text = f"{who.user} is user {who.uid} on this machine and {task.job.uid} in Slurm"
                 raise StageFailed(f"{text}: nothing is staged for him", again=False)
-            with UserHands(who, self._hand(who), self._objects) as hands:
+            with UserHands(who, self._hand(who), self._objects, task.cancelled) as hands:
                 yield hands
 
     @contextmanager
@@ -232,6 +236,8 @@ class HeadTransfers:
         except (Stopped, TransferCancelled):
             raise Cancelled("it was told to stop") from None
         except HandError as error:
+            if task.cancelled.is_set():
+                raise Cancelled("it was told to stop") from None
             # A file that is not there or not readable needs its owner; a hand that died does not.
             raise StageFailed(str(error), again=error.errno == 0 or error.errno in _PASSING) from None
         except StagerError as error:

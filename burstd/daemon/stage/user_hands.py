@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -16,10 +17,12 @@ Objects = Callable[[Account, str], ObjectHand]
 class UserHands:
     """For one thread at a time. Use it with ``with``."""
 
-    def __init__(self, who: Account, files: Hand, objects: Objects) -> None:
-        """Takes the hand for files over."""
+    def __init__(self, who: Account, files: Hand, objects: Objects, cancelled: threading.Event | None = None) -> None:
+        """Takes the hand for files over. ``cancelled``: all of them heed it."""
         self.who = who
         self.files = files
+        self._cancelled = cancelled or threading.Event()
+        files.heed(self._cancelled)
         self._start = objects
         self._objects: dict[str, ObjectHand] = {}
 
@@ -37,6 +40,7 @@ class UserHands:
             return self.files
         if kind not in self._objects:
             self._objects[kind] = self._start(self.who, kind)
+            self._objects[kind].heed(self._cancelled)
         return self._objects[kind]
 
     def left_out(self) -> list[str]:
