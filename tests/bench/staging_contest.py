@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+_ROOM = 2
+"""How many times the size of what is sent is memory that is ready when a contestant starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Contest:
                 way = self.ways[name]
                 run = way.begin()
                 os.sync()
+                back_memory(int(_ROOM * self.size_mb) << 20)
                 began = time.perf_counter()
                 run()
                 taken = time.perf_counter() - began
@@ -64,6 +69,20 @@ class Contest:
             spread = f"{all_of[0]:.2f}-{all_of[-1]:.2f}"
             made.append((self.title, name, f"{self.median(name):.2f}", spread, rate, ratio, shown))
         return made
+
+
+def back_memory(size: int) -> None:
+    """Takes so many bytes and gives them back, so that whoever comes next finds memory that the machine really has.
+
+    A virtual machine gives what has been free for 2 s back to its host, and a gigabyte had anew costs 2 s: without this
+    the contestant that follows a quick one is quick.
+    """
+    if not size:
+        return
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for at in range(0, size, mmap.PAGESIZE):
+            memory[at] = 1
 
 
 HEAD = ("what", "who", "median s", "min-max s", "MB/s", "ours is x times as fast", "bar")
