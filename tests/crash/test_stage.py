@@ -178,6 +178,18 @@ def test_one_node_of_two_is_tried_again_alone_and_after_its_pause(world: StageWo
     finish(world)
 
 
+def test_one_user_s_slow_looks_keep_nobody_else_waiting(world: StageWorld) -> None:
+    world.delays["stage:look"] = Delay(100.0)
+    for job in "12345":
+        world.submit(job)
+    world.submit("6", user="bob")
+    world.run(20)
+    assert world.desk is not None
+    looked_at = [job for job, readings in world.desk.readings().items() if readings]
+    assert (len(looked_at), "6" in looked_at) == (3, True)
+    finish(world)
+
+
 def test_damaged_input_is_sent_again_while_the_job_keeps_its_nodes(world: StageWorld) -> None:
     job = world.submit("7", nodes=2)
     reach(world, job, "ready")
