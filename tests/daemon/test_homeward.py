@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from burstd.core.directives import parse
+from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.user_hands import UserHands
+from burstd.daemon.stage.work import Ended, Task
 from burstd.data.bringer import Bringer, Brought
-from burstd.data.hands import Account, Hand, hand_of
+from burstd.data.hands import Account, Hand, HandError, hand_of
 from burstd.data.index import Index
+from burstd.data.limits import Limits
 from burstd.data.object_hands import object_hand
 from burstd.data.sender import Owner, Sender
-from burstd.model.data import Tree
+from burstd.model.data import StageState, Staging, Tree
 from burstd.model.stager import StoreBusy
 from tests.data.ground import USER, ground, own, root_only
 from tests.data.memory import MemoryStager
@@ -100,3 +108,115 @@ def test_nothing_unfinished_stays(tmp_path: Path) -> None:
         assert len(unfinished(place)) == 2
         bring(stager, hands.files, tree, place / "to")
         assert not unfinished(place)
+
+
+def job(text: str) -> Staging:
+    directives, wrong = parse(f"#!/bin/sh\n{text}")
+    assert not wrong
+    return Staging(
+        "7", "someone", USER, USER, directives, StageState.BRINGING, 0, 0,
+        job_state="COMPLETED", exit_code="0:0", work_dir="/",
+    )  # fmt: skip
+
+
+def home(place: Path, asked: Staging, stager: MemoryStager, **ended: Any) -> None:
+    with user(place) as hands:
+        homeward = Homeward(stager, Limits(), lambda *_: None, lambda job_id: str(place / job_id))
+        homeward.bring(Task(asked, Meter("7", "home")), hands, Ended(**ended))
+
+
+def told(folder: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads((folder / "burst-7.json").read_text())
+    said["names"] = sorted(row["path"] for row in said["files"])
+    return said
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith("burst-7.")
+    }
+
+
+def write(out: Path, *names: str) -> None:
+    for name in names:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(name.encode())
+
+
+def test_lines_on_premises_that_name_the_same() -> None:
+    with ground() as place:
+        write(place / "7/out", "a.csv", "b.csv", "sub/c.csv", "sub/d", "x")
+        (place / "7/out/l.csv").symlink_to("a.csv")
+        own(place)
+        lines = (("*.csv", "A"), ("a.csv", "B/"), ("sub", "C"), ("sub/c.csv", "D/c"), (".", "E"))
+        text = "".join(f"#BURST stage_out {what} to {place}/{where}\n" for what, where in lines)
+        home(place, job(text), MemoryStager(), on_premises=True)
+        a, b, c, d = b"a.csv", b"b.csv", b"sub/c.csv", b"sub/d"
+        assert {k: v for k, v in files(place / "A").items() if k != "l.csv"} == {"a.csv": a, "b.csv": b}
+        assert str((place / "A/l.csv").readlink()) == "a.csv"
+        assert files(place / "B") == {"a.csv": a}
+        assert files(place / "C") == {"c.csv": c, "d": d}
+        assert files(place / "D") == {"c": c}
+        everything = {"a.csv": a, "b.csv": b, "l.csv": a, "sub/c.csv": c, "sub/d": d, "x": b"x"}
+        assert files(place / "E") == everything
+        assert not [*(place / "7/out").iterdir()]
+
+
+def test_a_second_way_home_on_premises_has_a_whole_manifest() -> None:
+    with ground() as place:
+        write(place / "7/out", "a", "b", "one")
+        # Where a file has to go there is a directory that cannot be replaced.
+        (place / "home/b/full").mkdir(parents=True)
+        own(place)
+        text = f"#BURST stage_out one to {place}/single\n#BURST stage_out ? to {place}/home\n"
+        with pytest.raises(HandError, match="b: Is a directory"):
+            home(place, job(text), MemoryStager(), on_premises=True)
+        assert (place / "home/a").exists()
+        (place / "home/b/full").rmdir()
+        (place / "home/b").rmdir()
+        home(place, job(text), MemoryStager(), on_premises=True)
+        said = told(place / "home")
+        assert said["names"] == [f"{place}/{name}" for name in ("home/a", "home/b", "single")]
+        assert said["warnings"] == []
+        assert (place / "single").read_bytes() == b"one"
+
+
+def test_names_with_wildcards_on_premises() -> None:
+    with ground() as place:
+        write(place / "7/out", "run[1]/a", "run1/b", "what?", "star[1]/x.csv")
+        own(place)
+        lines = [("'run[1]'", "A"), ("'what?'", "B/"), ("'star[1]'/*.csv", "C"), ("'none*'", "D"), ("'run?'", "E")]
+        text = "".join(f"#BURST stage_out {what} to {place}/{where}\n" for what, where in lines)
+        home(place, job(text), MemoryStager(), on_premises=True)
+        assert files(place / "A") == {"a": b"run[1]/a"}
+        assert files(place / "B") == {"what?": b"what?"}
+        assert files(place / "C") == {"star[1]/x.csv": b"star[1]/x.csv"}
+        assert not files(place / "D")
+        assert not files(place / "E")
+        assert len(told(place / "A")["warnings"]) == 2
+
+
+def test_what_is_missing_is_told() -> None:
+    stager = MemoryStager()
+    with ground() as place, user(place) as hands:
+        write(place / "from", "a")
+        (place / "lost").mkdir()
+        (place / "lost/closed").symlink_to("Permission denied")
+        own(place)
+        sender = Sender(Index(None), stager)
+        tree = sender.send(hands.files, str(place / "from"), owner=Owner(USER))
+        lost = sender.send(hands.files, str(place / "lost/*"), owner=Owner(USER))
+        asked = job(f"#BURST stage_out . to {place}/home\n")
+        write(place / "home", ".burst-7-0123456789ab")
+        own(place)
+        home(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree, "n1/missing": lost}), stager)
+        said = told(place / "home")
+        assert said["complete"] is False
+        assert said["warnings"][-1:] == ["n1: closed is missing: Permission denied"]
+        assert "closed is missing" in (place / "home/burst-7.PARTIAL").read_text()
+        assert not unfinished(place)
+        home(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree}), stager)
+        assert told(place / "home")["complete"] is True
+        assert not (place / "home/burst-7.PARTIAL").exists()

@@ -8,15 +8,15 @@ import os
 import posixpath
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 from burstd.core.words import fill, literal
 from burstd.daemon.stage.places import ended_well, place, values
 from burstd.daemon.stage.user_hands import UserHands
 from burstd.daemon.stage.work import Ended, StageFailed, Task
-from burstd.data.bringer import Adopt, Bringer, Brought, Stopped
+from burstd.data.bringer import Adopt, Bringer, Brought, Stopped, entries, sweep
 from burstd.data.carrying import carry
 from burstd.data.hands import HandError, printable
 from burstd.data.limits import Limits
@@ -27,11 +27,30 @@ from burstd.model.stager import Stager
 
 FILES = "files"
 """The word, in the place of a stage_out's number, for the job's own standard output and error."""
+MISSING = "missing"
+"""... and for what could not be read: links whose names are the paths and whose targets the reasons."""
+_JOURNAL = ".burst-home"
+_JOURNAL_BYTES = 256 << 20
 
 
 def applies(wanted: StageOut, job: Staging) -> bool:
     """Whether an output is asked for after the end that the job came to."""
     return wanted.when is When.ALWAYS or (wanted.when is When.SUCCESS) == ended_well(job)
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What a line names of what the job left on this machine."""
+
+    number: int
+    source: str
+    above: str
+    """The directory in which the names lie."""
+    rows: dict[str, list[Any]]
+    """By name: what a walk said of it."""
+    single: bool
+    before: tuple[str, ...] = ()
+    """Names that an earlier try had as well."""
 
 
 @dataclass(slots=True)
@@ -48,6 +67,8 @@ class _Trip:
     roots: dict[str, None] = field(default_factory=dict)
     """Where a manifest goes, in order."""
     warnings: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    here: list[_Here] = field(default_factory=list)
 
     def brought(self, root: str, node: str) -> Callable[[Brought], None]:
         """Notes files of one node."""
@@ -84,31 +105,42 @@ class Homeward:
                 self._adopt,
             )
             trip = _Trip(task, hands, bringer, rows)
+            if ended.on_premises:
+                trip.here = [self._here(trip, n, w) for n, w in enumerate(job.directives.stage_out) if applies(w, job)]
+                self._journal(trip)
             for number, wanted in enumerate(job.directives.stage_out):
                 if applies(wanted, job):
-                    self._line(trip, number, wanted, on_premises=ended.on_premises)
+                    self._line(trip, number, wanted)
             for node in job.nodes:
                 tree = job.outputs.get(f"{node}/{FILES}")
                 if tree is not None:
                     self._tree(trip, tree, node, "/", "", {})
+                if (lost := job.outputs.get(f"{node}/{MISSING}")) is not None:
+                    trip.missing += [
+                        f"{node}: {printable(os.fsdecode(e.path))} is missing: {os.fsdecode(e.target)}"
+                        for e in entries(self._stager.get, lost, self._stager.name)
+                    ]
             self._tell(trip, ended)
             return trip.size
 
-    def _line(self, trip: _Trip, number: int, wanted: StageOut, *, on_premises: bool) -> None:
+    def _line(self, trip: _Trip, number: int, wanted: StageOut) -> None:
         destination = place(wanted.destination, values(trip.hands.who, trip.task.job.job_id), trip.task.job.work_dir)
         if destination is None:
             raise StageFailed(f"stage_out to {printable(wanted.destination)}: there is no such place", again=False)
         found = [(n, t) for n in trip.task.job.nodes if (t := trip.task.job.outputs.get(f"{n}/{number}")) and t.entries]
-        alone = len(found) == 1 and found[0][1].single and not _is_directory(trip, destination)
+        singles = [tree.single for _, tree in found] or [h.single for h in trip.here if h.number == number]
+        alone = singles == [True] and not _is_directory(trip, destination)
         root, name = posixpath.split(destination) if alone else (destination.rstrip("/") or "/", "")
         trip.roots[root] = None
         taken: dict[str, str] = {}
         for node, tree in found:
             self._tree(trip, tree, node, root, name, taken)
         moved = 0
-        if on_premises:
-            bring = self._put_objects if scheme(destination) else self._on_premises
-            moved = bring(trip, wanted, destination, root)
+        for here in trip.here:
+            if here.number == number and scheme(destination):
+                moved = self._put_objects(trip, here, destination, root)
+            elif here.number == number:
+                moved = self._on_premises(trip, here, destination, root)
         trip.warnings += [f"{printable(path)} was left out: links are no objects" for path in trip.hands.left_out()]
         if not found and not moved:
             trip.warnings.append(f"nothing matched stage_out {wanted.pattern}")
@@ -125,52 +157,91 @@ class Homeward:
             brought=trip.brought(root, node), moved=trip.task.meter.add, cancelled=trip.task.cancelled,
         )  # fmt: skip
 
-    def _on_premises(self, trip: _Trip, wanted: StageOut, destination: str, root: str) -> int:
-        """Renames, or copies to another file system, what the job left in its folder here."""
-        source = self._left(trip, wanted)
-        names: dict[str, None] = {}
+    def _here(self, trip: _Trip, number: int, wanted: StageOut) -> _Here:
+        """What a line names of what the job left in its folder here."""
+        job = trip.task.job.job_id
+        pattern = fill(wanted.pattern, values(trip.hands.who, job)) or wanted.pattern
+        path = posixpath.normpath(f"{self._job_folder(job)}/out/{pattern}")
+        plain = literal(path)
+        source = path if plain is None else plain
+        rows: dict[str, list[Any]] = {}
+        if plain is not None and is_pattern(plain) and not _is_there(trip, plain):
+            # A walk would take it for a pattern.
+            return _Here(number, source, "", rows, single=False)
         walk = trip.hands.files.walk(source)
         while True:
             try:
                 for row in next(walk).rows:
                     # Of a directory all that is in it goes, of a pattern what it names and no more.
-                    if is_pattern(source) and row[0] not in ("d", "x"):
-                        names[str(row[1])] = None
-                    elif not is_pattern(source) and row[1]:
-                        names[str(row[1]).partition("/")[0]] = None
+                    if plain is None and row[0] not in ("d", "x"):
+                        rows[str(row[1])] = row
+                    elif plain is not None and row[1]:
+                        rows.setdefault(str(row[1]).partition("/")[0], row)
             except StopIteration as end:
                 single = bool(end.value)
                 break
             except HandError as error:
                 if error.errno != errno.ENOENT:
                     raise
-                return 0
-        above = posixpath.dirname(source) if single else fixed_part(source)
+                return _Here(number, source, "", {}, single=False)
+        above = posixpath.dirname(source) if single else fixed_part(source) if plain is None else source
+        return _Here(number, source, above.rstrip("/"), rows, single)
+
+    def _journal(self, trip: _Trip) -> None:
+        """Adds what earlier tries were about to take home, and notes all of it before anything moves.
+
+        It lies in the job's folder, as its owner's: what he makes of it is his own manifest.
+        """
+        folder = self._job_folder(trip.task.job.job_id)
+        try:
+            (fd,) = trip.hands.files.open(folder, [_JOURNAL])
+            with os.fdopen(fd, encoding="utf-8") as file:
+                said = json.loads(file.read(_JOURNAL_BYTES))
+            earlier = {str(n): (bool(single), tuple(map(str, names))) for n, (single, names) in said.items()}
+        except (HandError, ValueError, AttributeError, TypeError):
+            earlier = {}
+        for index, here in enumerate(trip.here):
+            single, names = earlier.get(str(here.number), (False, ()))
+            trip.here[index] = replace(here, single=here.single or (single and not here.rows), before=names)
+        try:
+            with _new(trip, folder, _JOURNAL) as out:
+                json.dump({h.number: [h.single, list({**h.rows, **dict.fromkeys(h.before)})] for h in trip.here}, out)
+        except (HandError, OSError):
+            # A disk that the job has filled must not keep its output here: only a second try's manifest would miss it.
+            return
+
+    def _on_premises(self, trip: _Trip, here: _Here, destination: str, root: str) -> int:
+        """Renames, or copies to another file system or where a later line names it too, what the job left here."""
+        hand, job = trip.hands.files, trip.task.job.job_id
+        shared = _shared(here, trip.here)
+        names = [*here.rows, *(name for name in here.before if name not in here.rows)]
         for name in names:
             if trip.task.cancelled.is_set():
                 raise Stopped("it was told to stop")
-            target = posixpath.basename(destination) if single and root != destination.rstrip("/") else name
-            trip.hands.files.make(root, ["", *_above(target)])
-            moved = trip.hands.files.move(above, name, root, target, job=trip.task.job.job_id)
+            target = posixpath.basename(destination) if here.single and root != destination.rstrip("/") else name
+            row = here.rows.get(name)
+            if row is None:
+                # An earlier try has moved it.
+                (there,) = hand.facts(root, [target])
+                if there is not None:
+                    trip.brought(root, "")(Brought(target, 0 if there.kind == "d" else there.size, "", skipped=False))
+                continue
+            hand.make(root, ["", *_above(target)])
+            if name not in shared:
+                moved = hand.move(here.above, name, root, target, job=job)
+            elif row[0] == "l" and row[1] == name:
+                hand.symlink(root, [(row[2], target, row[4])], job=job)
+                moved = 0
+            else:
+                moved = hand.copy(f"{here.above}/{name}", root, target, job=job)
             trip.size += moved
             trip.brought(root, "")(Brought(target, moved, "", skipped=False))
         return len(names)
 
-    def _left(self, trip: _Trip, wanted: StageOut) -> str:
-        """What an output is on this machine, as a path or a pattern."""
-        pattern = fill(wanted.pattern, values(trip.hands.who, trip.task.job.job_id)) or wanted.pattern
-        path = posixpath.normpath(f"{self._job_folder(trip.task.job.job_id)}/out/{pattern}")
-        plain = literal(path)
-        return path if plain is None else plain
-
-    def _put_objects(self, trip: _Trip, wanted: StageOut, destination: str, root: str) -> int:
+    def _put_objects(self, trip: _Trip, here: _Here, destination: str, root: str) -> int:
         """Puts what the job left in its folder here; how many objects."""
-        source = self._left(trip, wanted)
-        try:
-            single = trip.hands.files.look(source, entries=1).single
-        except HandError as error:
-            if error.errno != errno.ENOENT:
-                raise
+        source, single = here.source, here.single
+        if not here.rows:
             return 0
         name = ""
         if single and not _is_directory(trip, destination):
@@ -187,7 +258,7 @@ class Homeward:
     def _tell(self, trip: _Trip, ended: Ended) -> None:
         """Writes the manifest beside the outputs, and where the job did not end well says so where nobody misses it."""
         job = trip.task.job
-        complete = ended_well(job) and not ended.lost
+        complete = ended_well(job) and not ended.lost and not trip.missing
         seconds = time.monotonic() - trip.began
         head: dict[str, Any] = {
             "job": job.job_id, "user": job.user, "state": job.job_state, "exit_code": job.exit_code,
@@ -195,11 +266,12 @@ class Homeward:
             "bytes": trip.size, "files_count": trip.files, "seconds": round(seconds, 3),
             "bytes_per_second": round(trip.size / seconds) if seconds > 0 else 0,
             "input_bytes": job.bytes_in, "input_bytes_sent": job.bytes_sent, "cost": ended.cost,
-            "warnings": [*ended.warnings, *trip.warnings],
+            "warnings": [*ended.warnings, *trip.missing, *trip.warnings],
         }  # fmt: skip
         text = json.dumps(head, indent=2)[:-2] + ',\n  "files": ['
         for root in trip.roots:
             trip.hands.at(root).make(root, [""])
+            sweep(trip.hands.at(root), root, [""], job.job_id)
             with _new(trip, root, f"burst-{job.job_id}.json") as out:
                 out.write(text)
                 trip.rows.seek(0)
@@ -216,8 +288,10 @@ class Homeward:
                 else ""
             )
             with _new(trip, root, mark) as out:
-                how = f"({job.job_state}, {job.exit_code})"
-                out.write(f"Job {job.job_id} did not end well {how}: what is here may be incomplete.{lost}\n")
+                how = f" ({job.job_state}, {job.exit_code})"
+                ended_how = "ended" if ended_well(job) else f"did not end well{how}"
+                out.write(f"Job {job.job_id} {ended_how}: what is here may be incomplete.{lost}\n")
+                out.writelines(f"{sentence}\n" for sentence in trip.missing)
 
 
 def _is_directory(trip: _Trip, destination: str) -> bool:
@@ -229,6 +303,38 @@ def _is_directory(trip: _Trip, destination: str) -> bool:
         return hand.free(destination).there
     (there,) = hand.facts(posixpath.dirname(destination) or "/", [posixpath.basename(destination)])
     return there is not None and there.kind == "d"
+
+
+def _is_there(trip: _Trip, path: str) -> bool:
+    try:
+        return trip.hands.files.facts(posixpath.dirname(path), [posixpath.basename(path)])[0] is not None
+    except HandError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise
+        return False
+
+
+def _shared(here: _Here, everything: Sequence[_Here]) -> set[str]:
+    """The names of a line of which a later one names something too, be it above or below."""
+    named: set[str] = set()
+    above: set[str] = set()
+    for later in everything:
+        if later.number > here.number:
+            for name in later.rows:
+                path = f"{later.above}/{name}"
+                named.add(path)
+                above.update(_ways(path))
+    return {
+        name
+        for name in here.rows
+        if (path := f"{here.above}/{name}") in named or path in above or not named.isdisjoint(_ways(path))
+    }
+
+
+def _ways(path: str) -> list[str]:
+    """The directories above an absolute path."""
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(2, len(parts))]
 
 
 class _new:  # noqa: N801 - used as a verb: with _new(...) as out
