@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from burstd.data.frames import BODY_LIMIT, ERRORS, HEADER, MAGIC, PAGE, Ask, HungUp, Say
@@ -20,6 +21,17 @@ _NOISE = 1 << 16
 """How much a login's own scripts may print, in bytes."""
 _LOOK_S = 1.0
 _KEYS_AT_ONCE = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Due:
+    """An answer that is to come."""
+
+    room: memoryview | None = None
+    """For an object's content; nothing writes into it any more when ``future`` is done."""
+    length: int = -1
+    """Of what is in the room."""
+    future: Future[bytes] = field(default_factory=Future)
 
 
 class WireClient:
@@ -43,10 +55,12 @@ class WireClient:
         self._name = name
         self._why = why or (lambda reason: StoreBusy(f"{name}: {reason}"))
         self._streams = (read_file, write_file)
-        self._flow = _Flow(read_file.fileno(), write_file.fileno(), patience_s, lambda: bool(self._waiting))
+        self._flow = _Flow(read_file.fileno(), write_file.fileno(), patience_s, lambda: bool(self.under_way))
         self._writing = threading.Lock()
         self._state = threading.Lock()
-        self._waiting: dict[int, Future[bytes]] = {}
+        self._waiting: dict[int, _Due] = {}
+        self._filling: _Due | None = None
+        """Taken out of ``waiting`` by the thread that reads, which alone ends it."""
         self._number = 0
         self._broken: StagerError | None = None
         self._reader = threading.Thread(target=self._read, name="burstd-wire", daemon=True)
@@ -60,7 +74,7 @@ class WireClient:
     @property
     def under_way(self) -> int:
         """Requests without an answer so far."""
-        return len(self._waiting)
+        return len(self._waiting) + (self._filling is not None)
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """Returns when the object is there under its name."""
@@ -69,6 +83,17 @@ class WireClient:
     def get(self, key: str) -> bytes:
         """Raises NoSuchObject."""
         return self._ask(Ask.GET, checked(key))
+
+    def get_into(self, key: str, room: memoryview) -> int:
+        """As get, into ``room``; the object's length. StoreRefused where that is more than there is room for.
+
+        However this ends, nothing is written into ``room`` afterwards.
+        """
+        due = _Due(room)
+        body = self._ask(Ask.GET, checked(key), due=due)
+        if due.length < 0:
+            raise StoreRefused(f"{self._name}: the object {key} has {len(body)} bytes, more than there is room for")
+        return due.length
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """Those that are there, with their sizes in bytes."""
@@ -114,19 +139,19 @@ class WireClient:
         self._break("it was closed")
         self._reader.join(5 * _LOOK_S)
 
-    def _ask(self, what: Ask, text: str = "", body: bytes | memoryview = b"") -> bytes:
+    def _ask(self, what: Ask, text: str = "", body: bytes | memoryview = b"", due: _Due | None = None) -> bytes:
         words, content = text.encode("utf-8", "surrogateescape"), memoryview(body).cast("B")
         if len(content) > BODY_LIMIT or len(words) > 0xFFFF:
             raise StoreRefused(f"{self._name} takes no object of {len(content)} bytes: the limit is {BODY_LIMIT}")
-        future: Future[bytes] = Future()
+        due = due or _Due()
         with self._writing:
             with self._state:
                 if self._broken is not None:
                     raise _again(self._broken)
                 self._number = number = self._number % 0xFFFFFFFF + 1
-                if not self._waiting:
+                if not self.under_way:
                     self._flow.moved()
-                self._waiting[number] = future
+                self._waiting[number] = due
             try:
                 self._flow.write([HEADER.pack(number, what, len(words), len(content)) + words, content])
             except HungUp as gone:
@@ -135,29 +160,35 @@ class WireClient:
                 # Half a frame may be out: what follows would be taken for the rest of it.
                 self._break("a request was broken off")
                 raise
-        return future.result()
+        return due.future.result()
 
     def _read(self) -> None:
         incoming: io.BufferedReader[Any] = io.BufferedReader(self._flow, 1 << 16)
         try:
             self._greet(incoming)
             while True:
-                number, say, body = self._frame(incoming)
+                number, say, length = self._head(incoming)
+                if say == Say.OK and self._fills(number, length, incoming):
+                    continue
+                body = _exactly(incoming, length)
                 with self._state:
-                    future = self._waiting.pop(number, None)
-                if future is None:
+                    due = self._waiting.pop(number, None)
+                if due is None:
                     self._break("it answers what was not asked")
                     return
                 if say == Say.OK:
-                    future.set_result(body)
+                    due.future.set_result(body)
                 else:
-                    future.set_exception(self._error(say, body))
-                del body, future
+                    due.future.set_exception(self._error(say, body))
+                del body, due
         except HungUp as gone:
             self._break(str(gone))
         except MemoryError:
             self._break("there is not enough memory for an answer")
         finally:
+            filling, self._filling = self._filling, None
+            if filling is not None:
+                filling.future.set_exception(_again(self._broken or StoreBusy(f"{self._name}: an answer broke off")))
             # Not while another thread writes: the descriptor's number would be another file's by then.
             with self._writing:
                 for stream in self._streams:
@@ -170,17 +201,36 @@ class WireClient:
             said += _exactly(incoming, 1)
             if len(said) > _NOISE:
                 raise HungUp(f"it does not answer as burstd's program does, but says {bytes(said[:80])!r}")
-        _, say, body = self._frame(incoming)
+        _, say, length = self._head(incoming)
+        body = _exactly(incoming, length)
         if say != Say.OK:
             error = self._error(say, body)
             self._break(str(error), error)
             raise HungUp(str(error))
 
-    def _frame(self, incoming: io.BufferedReader[Any]) -> tuple[int, int, bytes]:
+    def _fills(self, number: int, length: int, incoming: io.BufferedReader[Any]) -> bool:
+        """Reads a body into the room that is there for it. False: there is none."""
+        with self._state:
+            due = self._waiting.get(number)
+            if due is None or due.room is None or length > len(due.room):
+                return False
+            self._filling = self._waiting.pop(number)
+        rest = due.room[:length]
+        while rest:
+            count = incoming.readinto(rest)
+            if not count:
+                raise HungUp("it hung up")
+            rest = rest[count:]
+        due.length, self._filling = length, None
+        due.future.set_result(b"")
+        return True
+
+    def _head(self, incoming: io.BufferedReader[Any]) -> tuple[int, int, int]:
+        """Number, what is said, and the length of what follows."""
         number, say, text_length, length = HEADER.unpack(_exactly(incoming, HEADER.size))
         if text_length or length > BODY_LIMIT or say not in Say.__members__.values():
             raise HungUp("it answers with what is no frame of ours")
-        return number, say, _exactly(incoming, length)
+        return number, say, length
 
     def _error(self, say: int, body: bytes) -> StagerError:
         return ERRORS[Say(say)](f"{self._name}: {body.decode('utf-8', 'replace')}")
@@ -196,9 +246,9 @@ class WireClient:
             self._broken = self._why(reason)
         with self._state:
             lost, self._waiting = self._waiting, {}
-        for future in lost.values():
-            if not future.done():
-                future.set_exception(_again(self._broken))
+        for due in lost.values():
+            if not due.future.done():
+                due.future.set_exception(_again(self._broken))
 
 
 class _Flow(io.RawIOBase):
