@@ -35,7 +35,9 @@ def test_it_loads_little(control: Path, office: FakeOffice, word: str, more: tup
 
 
 def test_events_are_followed_until_ctrl_c(control: Path, office: FakeOffice) -> None:
-    process = burstctl(control, "event", "follow", "--json", "-n", "3")
+    # A shell that started the tests in the background had them ignore the signal.
+    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {BURSTCTL}"
+    process = burstctl(control, "event", "follow", "--json", "-n", "3", code=code)
     assert process.stdout is not None
     seen = [json.loads(process.stdout.readline())["seq"] for _ in range(3)]
     assert seen == sorted(seen)
