@@ -28,6 +28,8 @@ from burstd.store import Store
 from tests.crash.stage_ground import FakeTransfers
 from tests.crash.stage_world import POOLS, StageWorld
 
+pytestmark = pytest.mark.crash
+
 
 def staging(
     job_id: str, state: S, *, user: str = "ada", source: str = "", to: str = "", created: float = 0.0, resume: str = ""

@@ -22,6 +22,8 @@ from tests.crash.test_directed import ends_well, until
 from tests.crash.workers import Delay
 from tests.crash.world import SLOTS, World
 
+pytestmark = pytest.mark.crash
+
 IDLE_S = 100.0
 SLOT = "storage-near"
 POOL = Pool(SLOT, (SLOT,), (), CPU, (OfferRule("alpha", ("cpu.*",)), OfferRule("beta", ("cpu.*",))))

@@ -31,7 +31,7 @@ from burstd.model.stager import StoreBusy
 from tests.data.ground import USER, ground, own, root_only
 from tests.data.memory import MemoryStager
 
-pytestmark = root_only
+pytestmark = [pytest.mark.boxes, root_only]
 NEW_YEAR = 1_700_000_000_123_456_789
 LARGE = os.urandom(1 << 20) * 40
 

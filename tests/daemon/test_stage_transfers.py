@@ -29,7 +29,7 @@ from burstd.slurm.commands import Commands
 from tests.data.ground import OTHER, USER, ground, in_store, own, root_only
 from tests.data.memory import MemoryStager
 
-pytestmark = root_only
+pytestmark = [pytest.mark.boxes, root_only]
 KEY = "ab/" + "ab" * 32
 NEVER = threading.Event()
 

@@ -20,7 +20,7 @@ from burstd.data.walk import Row
 from tests.data.agent_rig import ADA, BOB, Answered, Rig, as_user, directory
 from tests.data.awkward import MIB, NEW_YEAR, awkward, check_awkward
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from burstd.model.data import Piece
 from tests.data.agent_rig import ADA, BOB, Answered, Rig, as_user, directory, small
 from tests.data.awkward import awkward, check_awkward
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 MIB = 1 << 20
 
 

@@ -21,7 +21,7 @@ from burstd.data.reading import readable_facts
 from burstd.data.walk import Walk
 from tests.data.ground import OTHER, USER, ground, on_disk, own, root_only
 
-pytestmark = root_only
+pytestmark = [pytest.mark.boxes, root_only]
 
 
 @pytest.fixture

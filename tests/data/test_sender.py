@@ -26,7 +26,7 @@ from burstd.model.stager import OBJECT_BYTES, StoreBusy, StoreSpaceGone
 from tests.data.ground import OTHER, USER, entries, ground, in_store, on_disk, own, root_only
 from tests.data.memory import MemoryStager
 
-pytestmark = root_only
+pytestmark = [pytest.mark.boxes, root_only]
 MIB = 1 << 20
 
 
