@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import zipfile
 from collections.abc import Sequence
@@ -78,9 +77,3 @@ def bundle(main: str, modules: Sequence[str]) -> bytes:
 def agent_bundle() -> bytes:
     """The agent for nodes. Its SHA-256 is its name there."""
     return bundle("burstd.data.agent:main", AGENT_MODULES)
-
-
-@functools.cache
-def agent_digest() -> str:
-    """SHA-256 of ``agent_bundle()``, hexadecimal."""
-    return hashlib.sha256(agent_bundle()).hexdigest()

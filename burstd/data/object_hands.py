@@ -45,10 +45,6 @@ class ObjectHand(Hand):
             self._child.kill()
         super().close()
 
-    def within(self, seconds: float) -> None:
-        """From now on each answer has so much time."""
-        self._sock.settimeout(max(0.01, seconds))
-
     def fetch(self, source: str, rows: Sequence[list[Any]]) -> list[int]:
         """See Hand; counts."""
         fds = super().fetch(source, rows)

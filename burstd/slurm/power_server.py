@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from pathlib import Path
 import structlog
 
 from burstd.model.errors import BurstdError
+from burstd.slurm.hook_socket import caller, listen
 from burstd.slurm.power_client import KINDS, TAKEN
 
 log = structlog.get_logger(__name__)
 
 _LARGEST = 32 * 1024 * 1024
 _PATIENCE_S = 2.0
-_UCRED = struct.Struct("3i")
 
 
 class PowerSocketFailed(BurstdError):
@@ -69,15 +68,9 @@ class PowerServer:
 
     def start(self) -> None:
         """Listens, then reads what was left while burstd was down. Raises PowerSocketFailed."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            # Only one burstd runs (its state folder is locked), so a socket that is there already is a dead one's.
-            self._path.unlink(missing_ok=True)
-            listener.bind(str(self._path))
-            self._path.chmod(0o666)
-            listener.listen(128)
+            listener = listen(self._path, 128)
         except OSError as error:
-            listener.close()
             raise PowerSocketFailed(
                 f"the socket {self._path} for Slurm's calls cannot be made: {error.strerror}; does its folder exist?"
             ) from error
@@ -108,7 +101,7 @@ class PowerServer:
     def _take(self, wire: socket.socket) -> None:
         wire.settimeout(_PATIENCE_S)
         try:
-            _, uid, _ = _UCRED.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            uid = caller(wire)
             if uid not in self._allowed:
                 log.warning("a power call was not taken: only Slurm may make it", uid=uid)
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Literal
 import structlog
 
 from burstd.model.errors import BurstdError
+from burstd.slurm.hook_socket import caller, listen
 from burstd.slurm.stage_client import HOOKS, WAITING
 
 log = structlog.get_logger(__name__)
@@ -23,7 +23,6 @@ _LARGEST = 8 * 1024 * 1024
 _PATIENCE_S = 2.0
 _CONNECTIONS = 512
 _WAITING = 100
-_UCRED = struct.Struct("3i")
 _AFTER = ("post_run", "data_out", "test_data_out", "teardown")
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 
@@ -127,15 +126,9 @@ class StageServer:
 
     def start(self) -> None:
         """Listens. Raises StageSocketFailed."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            # Only one burstd runs (its state folder is locked), so a socket that is there already is a dead one's.
-            self._path.unlink(missing_ok=True)
-            listener.bind(str(self._path))
-            self._path.chmod(0o666)  # who may call is decided by who the kernel says it is
-            listener.listen(512)
+            listener = listen(self._path, 512)
         except OSError as error:
-            listener.close()
             raise StageSocketFailed(
                 f"the socket {self._path} for the hooks of burst_buffer/lua cannot be made: {error.strerror}; "
                 "does its folder exist?"
@@ -177,7 +170,7 @@ class StageServer:
     def _answer(self, wire: socket.socket) -> None:
         wire.settimeout(_PATIENCE_S)
         try:
-            _, uid, _ = _UCRED.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            uid = caller(wire)
             if not self._allowed(uid):
                 log.warning("a hook of burst_buffer/lua was not heard: only Slurm may call it", uid=uid)
                 self._send(wire, StageReply("refused", f"user {uid} may not speak for Slurm"))
