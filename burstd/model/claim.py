@@ -86,6 +86,8 @@ class Claim:
     gang: str = ""
     """Claims that are opened together bear the same word (the job's id); empty: alone."""
     image: str = ""
+    batch: str = ""
+    """``LaunchRequest.batch``, once the request is on record."""
     instance_id: str = ""
     address: str = ""
     launch_called: float | None = None

@@ -31,9 +31,13 @@ class QuotaExceeded(ProviderError):
 
 
 class RateLimited(ProviderError):
-    """Too many calls."""
+    """Too many calls; nothing was done, and the same request may be sent again."""
 
     cause = "rate"
+
+
+class TokenSpent(RateLimited):
+    """Too many calls inside the cloud: nothing was made, and the same request would get this same answer for ever."""
 
 
 class BadRequest(ProviderError):

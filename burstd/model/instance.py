@@ -8,6 +8,7 @@ from enum import StrEnum
 
 TAG_CLUSTER = "burstd-cluster"
 TAG_CLAIM = "burstd-claim"
+TAG_BATCH = "burstd-batch"
 
 
 class InstanceState(StrEnum):
@@ -36,6 +37,7 @@ class Instance:
     provider: str
     state: InstanceState
     claim_id: str
+    """From its tag; empty: it has none."""
     tags: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     zone: str = ""
@@ -46,6 +48,9 @@ class Instance:
     launched: float = 0.0
     error: str = ""
     """What the cloud says of a failure or of an end by its own hand (spot interruption)."""
+    batch: str = ""
+    """``LaunchRequest.batch`` of the call that made it; where that made several, ``claim_id`` is empty: a cloud cannot
+    tag them one by one, and burstd knows them by the ids that the call answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
 from burstd.model.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What an offer's machine is beyond its shape, as far as the provider says."""
+
+    architecture: str = ""
+    """As ``uname -m`` has it: ``x86_64``, ``aarch64``."""
+    gpu_memory_mib: int = 0
+    """Of each GPU."""
+    local_disk_gib: int = 0
+    """Disks of the machine's own, which end with it."""
+    fabric: str = ""
+    """The network for jobs of many nodes: ``efa``, ``infiniband``; empty: the common one only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +38,11 @@ class Offer:
     shape: Shape
     price: Decimal
     currency: str = "EUR"
+    hardware: Hardware = Hardware()
+    price_source: str = field(default="", compare=False)
+    """Where the price comes from: ``settings``, ``price list``, ``spot history`` ..."""
+    price_at: float = field(default=0.0, compare=False)
+    """When the price was learned, in seconds since 1970; 0: not known."""
 
     @property
     def id(self) -> str:

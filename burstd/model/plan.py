@@ -23,6 +23,8 @@ class MakeClaim:
     jobs: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     gang: str = ""
+    others: tuple[Offer, ...] = ()
+    """Offers of the same provider and market that will do as well, best first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,14 @@ class LaunchRequest:
     image: str
     user_data: str
     tags: dict[str, str] = field(default_factory=dict)
+    others: tuple[Offer, ...] = ()
+    """Offers of the same provider and market that may be given instead, best first."""
+    gang: str = ""
+    """Requests of one gang are for one job: all of them or none, close to each other where the cloud can."""
+    batch: str = ""
+    """Set by ``prepare``: requests with the same word are served by one call. A batch of one bears the claim's id."""
+    recipe: str = ""
+    """Set by ``prepare``: the call that serves the batch, in the provider's own words, for a repeat word for word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,10 @@ class LaunchOutcome:
 
     claim_id: str
     result: Instance | ProviderError
+    offer: Offer | None = None
+    """Which offer was given, where it is not the one asked for."""
+    warnings: tuple[tuple[Offer, ProviderError], ...] = ()
+    """Offers that the cloud tried for this call and could not give, whatever came of the call."""
 
 
 class Provider(Protocol):
@@ -87,6 +99,84 @@ class Provider(Protocol):
 
     def close(self) -> None:
         """Gives connections back."""
+        ...
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """Optional ability: to serve many requests by one call, or to need more for a call than the request says."""
+
+    def prepare(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchRequest | ProviderError]:
+        """For each request, in order: the same with ``batch`` and ``recipe``, or why it can never be served.
+
+        May look things up, makes nothing. What it returns is written down, then given to ``launch``: the whole batch,
+        or after a crash those of it whose outcome is not known. Raises where nothing can be looked up now.
+        """
+        ...
+
+
+class NoticeKind(StrEnum):
+    """What a cloud says of a machine that it will take back."""
+
+    INTERRUPTION = "interruption"
+    """It ends at ``deadline``."""
+    REBALANCE = "rebalance"
+    """It may end soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An announcement. ``deadline`` in seconds since 1970 by the cloud's clock; None: not said."""
+
+    instance_id: str
+    kind: NoticeKind
+    deadline: float | None = None
+    receipt: str = ""
+    """The provider's own, for ``acknowledge``."""
+
+
+@runtime_checkable
+class Notices(Protocol):
+    """Optional ability: the cloud's announcements, by a queue of its own."""
+
+    def notices(self) -> Sequence[Notice]:
+        """Those that wait, in few calls; the same again until they are acknowledged."""
+        ...
+
+    def acknowledge(self, notices: Sequence[Notice]) -> None:
+        """They are on record: the queue may forget them."""
+        ...
+
+
+@runtime_checkable
+class NodeWatch(Protocol):
+    """Optional ability: a machine can learn by itself that it will be taken back."""
+
+    def watch(self) -> str:
+        """A POSIX shell script for the machine, run as root every few seconds; says nothing while there is no notice.
+
+        A notice is one line: ``interruption SECONDS`` (its end, in seconds since 1970) or ``rebalance``.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. ``ok`` None: it could not be told."""
+
+    subject: str
+    ok: bool | None
+    text: str
+    remedy: str = ""
+    """What to do where it is not ok."""
+
+
+@runtime_checkable
+class SelfCheck(Protocol):
+    """Optional ability: to say whether launching would work, and what is missing, without making anything."""
+
+    def check(self, images: Sequence[str]) -> Iterator[Finding]:
+        """Looks at credentials, rights, images (those that pools name), networks, quotas. Raises nothing."""
         ...
 
 

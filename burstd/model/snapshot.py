@@ -34,6 +34,8 @@ class CloudView:
     listed: float = 0.0
     idempotency: Idempotency = Idempotency.TOKEN
     settle_s: float = 0.0
+    swept: float = 0.0
+    """When the listing of leftovers began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,91 @@
+"""What ``[providers.NAME]`` of kind ``aws`` may hold. Credentials are boto3's business: none stands here."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[str, StringConstraints(min_length=1)]
+Names = tuple[Name, ...]
+Price = Annotated[Decimal, Field(ge=0)]
+
+
+class RootVolume(BaseModel):
+    """The disk that a machine boots from: always encrypted, and gone with the machine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gib: Annotated[int, Field(ge=1, le=16384)] = 30
+    """At least; an image that needs more gets what it needs."""
+    type: Literal["gp3", "io2"] = "gp3"
+    iops: Annotated[int, Field(ge=3000, le=256000)] | None = None
+    throughput_mib_s: Annotated[int, Field(ge=125, le=1000)] | None = None
+    """Of gp3."""
+    kms_key: str = ""
+    """Id, alias or ARN; empty: the account's key for EBS."""
+
+
+class AwsSettings(BaseModel):
+    """Times in seconds. Patterns of instance types are as in the shell."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
+    profile: str = ""
+    """Of ~/.aws/config of the user that burstd runs as; empty: what boto3 finds (instance role, environment ...)."""
+    endpoint_url: str = ""
+    """Instead of Amazon's own, for every service: a mock."""
+
+    subnets: Annotated[Names, Field(min_length=1)]
+    """At most one for each zone is used: the first."""
+    security_groups: Annotated[Names, Field(min_length=1)]
+    public_address: bool = False
+    instance_profile: str = ""
+    """Name or ARN, for the machines; empty: none."""
+
+    instance_types: Annotated[Names, Field(min_length=1)]
+    """The types that the site allows: nothing else is ever offered."""
+    image: str = ""
+    """Of pools whose rules name none: ``ami-...``, ``name:PATTERN`` (the newest that fits) or ``ssm:PARAMETER``."""
+    image_owners: Names = ("self",)
+    """For ``name:``: account numbers, ``self`` or ``amazon``."""
+    root: RootVolume = RootVolume()
+    gpu_names: dict[str, str] = Field(default_factory=dict)
+    """Amazon's name of a GPU -> its type in slurm.conf; else Amazon's name in small letters."""
+    usable_memory: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """What of the memory in Amazon's list the operating system sees."""
+
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Instance type -> price of an hour on demand; before every other source."""
+    spot_prices: dict[str, Price] = Field(default_factory=dict)
+    price_list: bool = True
+    """Whether to ask Amazon's price list for what ``prices`` lacks."""
+    currency: str = "USD"
+
+    on_demand_strategy: Literal["prioritized", "lowest-price"] = "prioritized"
+    spot_strategy: Literal["price-capacity-optimized", "capacity-optimized-prioritized", "lowest-price"] = (
+        "price-capacity-optimized"
+    )
+    placement_groups: bool = True
+    """Machines of one job of many nodes in a cluster placement group."""
+    efa: bool = True
+    """Elastic Fabric Adapters on the machines of such a job, where their type has them."""
+    reservations: Names = ()
+    """Capacity reservations and capacity blocks (``cr-...``): their type, in their zone, is launched in them only."""
+    notices_queue: str = ""
+    """URL of an SQS queue that EventBridge fills with interruption warnings; empty: the machines alone tell."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """More tags for all that is made."""
+
+    batch: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Machines to one call."""
+    page: Annotated[int, Field(ge=5, le=1000)] = 1000
+    """Things to one page of a list."""
+    settle_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long a new machine may be missing in lists."""
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """For the answer to one call."""
+    unused_s: Annotated[float, Field(ge=0)] = 3600.0
+    """How long a launch template or placement group that nobody uses is kept."""
