@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from burstd.model.errors import ProviderError
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance
 from burstd.model.offer import Offer
-from burstd.model.provider import LaunchRequest, Provider
+from burstd.model.provider import LaunchOutcome, LaunchRequest, Preparing, Provider
 
 OURS, THEIRS = "ours", "ours2"
 """Two clusters of one account; one name begins with the other, as names do."""
@@ -83,10 +83,37 @@ def request(world: CloudWorld, provider: Provider, word: str, cluster: str = OUR
     return LaunchRequest(claim, f"{cluster}-{claim}", world.offer(provider), world.image, user_data, tags)
 
 
+def prepared(provider: Provider, requests: Sequence[LaunchRequest]) -> list[LaunchRequest | ProviderError]:
+    """The requests as burstd writes them down before it launches."""
+    return list(provider.prepare(requests)) if isinstance(provider, Preparing) else list(requests)
+
+
+def requests_of(world: CloudWorld, provider: Provider, *claims: str) -> list[LaunchRequest]:
+    """Requests that can be served, as they are on record."""
+    made = []
+    for one in prepared(provider, [request(world, provider, claim) for claim in claims]):
+        assert isinstance(one, LaunchRequest), repr(one)
+        made.append(one)
+    return made
+
+
+def serve(provider: Provider, requests: Sequence[LaunchRequest]) -> list[LaunchOutcome]:
+    """Prepares and launches as burstd does; one outcome for each request, in order."""
+    known: dict[str, LaunchOutcome] = {}
+    ready = []
+    for asked, one in zip(requests, prepared(provider, requests), strict=True):
+        if isinstance(one, LaunchRequest):
+            ready.append(one)
+        else:
+            known[asked.claim_id] = LaunchOutcome(asked.claim_id, one)
+    known.update((outcome.claim_id, outcome) for outcome in provider.launch(ready))
+    return [known[asked.claim_id] for asked in requests]
+
+
 def launch(world: CloudWorld, provider: Provider, *claims: str, cluster: str = OURS) -> list[Instance]:
     """Launches one instance for each claim and waits until all are listed."""
     made = []
-    for outcome in provider.launch([request(world, provider, claim, cluster) for claim in claims]):
+    for outcome in serve(provider, [request(world, provider, claim, cluster) for claim in claims]):
         assert isinstance(outcome.result, Instance), outcome
         made.append(outcome.result)
     world.until(lambda: {i.id for i in made} <= {i.id for i in provider.instances()})
@@ -95,7 +122,7 @@ def launch(world: CloudWorld, provider: Provider, *claims: str, cluster: str = O
 
 def live(provider: Provider) -> list[Instance]:
     """Instances that have not ended, by claim."""
-    return sorted((i for i in provider.instances() if not i.state.ended), key=lambda i: i.claim_id)
+    return sorted((i for i in provider.instances() if not i.state.ended), key=lambda i: (i.claim_id, i.id))
 
 
 def end_all(world: CloudWorld, provider: Provider) -> None:
@@ -108,6 +135,6 @@ def end_all(world: CloudWorld, provider: Provider) -> None:
 
 def outcome_of(world: CloudWorld, provider: Provider, claim: str) -> Instance | ProviderError:
     """What comes of one launch."""
-    (outcome,) = provider.launch([request(world, provider, claim)])
+    (outcome,) = serve(provider, [request(world, provider, claim)])
     assert outcome.claim_id == world.claim(claim)
     return outcome.result

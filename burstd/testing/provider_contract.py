@@ -32,7 +32,16 @@ from burstd.model.errors import (
     RateLimited,
 )
 from burstd.model.instance import Instance, InstanceState, Leftover
-from burstd.model.provider import ConsoleLog, Idempotency, Provider, QuotaReport
+from burstd.model.provider import (
+    ConsoleLog,
+    Idempotency,
+    NodeWatch,
+    Notices,
+    Preparing,
+    Provider,
+    QuotaReport,
+    SelfCheck,
+)
 from burstd.testing.cloud_world import (
     OURS,
     THEIRS,
@@ -44,6 +53,8 @@ from burstd.testing.cloud_world import (
     live,
     outcome_of,
     request,
+    requests_of,
+    serve,
 )
 
 
@@ -79,19 +90,52 @@ class ProviderContract:
     def test_a_launch_gives_an_instance_of_its_claim(self, world: CloudWorld) -> None:
         """One outcome for each request, and the list says the same as the answer."""
         provider = world.provider(OURS)
-        asked = [request(world, provider, claim) for claim in ("c1", "c2", "c3")]
+        asked = requests_of(world, provider, "c1", "c2", "c3")
         outcomes = provider.launch(asked)
         assert [o.claim_id for o in outcomes] == [r.claim_id for r in asked]
         world.until(lambda: len(live(provider)) == 3)
-        for instance, made in zip(live(provider), asked, strict=True):
-            assert (instance.claim_id, instance.name) == (made.claim_id, made.name)
-            assert made.tags.items() <= dict(instance.tags).items()
-            assert (instance.provider, instance.zone) == (provider.name, made.offer.zone)
-            assert (instance.instance_type, instance.spot) == (made.offer.instance_type, made.offer.spot)
+        listed = {i.id: i for i in live(provider)}
+        for outcome, made in zip(outcomes, asked, strict=True):
+            assert isinstance(outcome.result, Instance)
+            instance, given = listed.pop(outcome.result.id), outcome.offer or made.offer
+            if sum(other.batch == made.batch for other in asked) == 1 or not made.batch:
+                assert (instance.claim_id, instance.name) == (made.claim_id, made.name)
+                assert made.tags.items() <= dict(instance.tags).items()
+            else:
+                assert instance.claim_id == "", "which of the batch's machines is whose only the answer says"
+            assert instance.batch == made.batch
+            assert (instance.provider, instance.zone) == (provider.name, given.zone)
+            assert (instance.instance_type, instance.spot) == (given.instance_type, given.spot)
             assert instance.launched > 0
-            answer = next(o.result for o in outcomes if o.claim_id == made.claim_id)
-            assert isinstance(answer, Instance)
-            assert answer.id == instance.id
+        end_all(world, provider)
+
+    def test_a_machine_alone_bears_its_claim(self, world: CloudWorld) -> None:
+        """So that it is found even where nothing else is known of it."""
+        provider = world.provider(OURS)
+        (made,) = requests_of(world, provider, "c1")
+        provider.launch([made])
+        world.until(lambda: len(live(provider)) == 1)
+        (instance,) = live(provider)
+        assert (instance.claim_id, instance.name) == (made.claim_id, made.name)
+        assert made.tags.items() <= dict(instance.tags).items()
+        end_all(world, provider)
+
+    def test_a_part_of_a_batch_asked_again_is_answered_the_same(self, world: CloudWorld) -> None:
+        """After a crash those whose outcome is not known are asked for again, by a process that remembers nothing."""
+        provider = world.provider(OURS)
+        if not isinstance(provider, Preparing):
+            pytest.skip("it serves each request by a call of its own")
+        asked = requests_of(world, provider, "c1", "c2", "c3")
+        first = {o.claim_id: o.result for o in provider.launch(asked)}
+        for some in (asked[1:], asked[:1]):
+            again = {o.claim_id: o.result for o in world.provider(OURS).launch(some)}
+            assert set(again) == {r.claim_id for r in some}
+            for claim, result in again.items():
+                before = first[claim]
+                assert isinstance(before, Instance)
+                assert isinstance(result, Instance)
+                assert result.id == before.id
+        world.until(lambda: len(live(provider)) == 3)
         end_all(world, provider)
 
     def test_an_instance_comes_to_run_at_an_address_of_its_own(self, world: CloudWorld) -> None:
@@ -110,7 +154,7 @@ class ProviderContract:
             again = outcome_of(world, provider, "c1")
             assert isinstance(again, Instance)
             assert again.id == first.id
-            both = provider.launch([request(world, provider, "c1")] * 2)
+            both = provider.launch(requests_of(world, provider, "c1") * 2)
             assert {o.result.id for o in both if isinstance(o.result, Instance)} == {first.id}
         assert [i.id for i in live(provider) if i.claim_id == first.claim_id] == [first.id]
         end_all(world, provider)
@@ -151,10 +195,9 @@ class ProviderContract:
         """Each instance once, and calls grow with pages, not with instances."""
         provider = world.provider(OURS)
         count = 2 * world.page + 1
-        launch(world, provider, *(f"c{n}" for n in range(count)))
+        made = launch(world, provider, *(f"c{n}" for n in range(count)))
         before = world.calls()
-        expected = Counter(world.claim(f"c{n}") for n in range(count))
-        assert Counter(i.claim_id for i in provider.instances() if not i.state.ended) == expected
+        assert Counter(i.id for i in provider.instances() if not i.state.ended) == Counter(i.id for i in made)
         assert world.calls() - before <= 4
         end_all(world, provider)
 
@@ -192,7 +235,7 @@ class ProviderContract:
             bad = replace(bad, offer=replace(bad.offer, instance_type="no-such-type"))
         else:
             bad = replace(bad, offer=replace(bad.offer, zone="no-such-zone"))
-        results = {o.claim_id: o.result for o in provider.launch([bad, good])}
+        results = {o.claim_id: o.result for o in serve(provider, [bad, good])}
         assert isinstance(results[good.claim_id], Instance)
         assert isinstance(results[bad.claim_id], BadRequest), results[bad.claim_id]
         world.until(lambda: [i.claim_id for i in live(provider)] == [good.claim_id])
@@ -210,6 +253,14 @@ class ProviderContract:
             for quota in provider.quotas():
                 assert quota.used >= 0
                 assert quota.name
+        if isinstance(provider, NodeWatch):
+            assert provider.watch()
+        if isinstance(provider, Notices):
+            provider.acknowledge(provider.notices())
+        if isinstance(provider, SelfCheck):
+            findings = list(provider.check([world.image]))
+            assert [f for f in findings if f.ok is False] == []
+            assert all(f.subject and f.text for f in findings)
         end_all(world, provider)
 
 
@@ -248,7 +299,7 @@ class FaultContract:
         """The others of the same call are served."""
         provider = world.provider(OURS)
         world.breaks(Breakage.CAPACITY)
-        outcomes = provider.launch([request(world, provider, f"c{n}") for n in range(3)])
+        outcomes = serve(provider, [request(world, provider, f"c{n}") for n in range(3)])
         assert sum(isinstance(o.result, InsufficientCapacity) for o in outcomes) == 1
         assert sum(isinstance(o.result, Instance) for o in outcomes) == 2
         world.until(lambda: len(live(provider)) == 2)
