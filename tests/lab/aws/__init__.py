@@ -1,0 +1,1 @@
+"""A mock of EC2: see `mock.Ec2Mock`."""
