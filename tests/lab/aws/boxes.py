@@ -1,0 +1,107 @@
+"""Boxes behind the mock's instances: each boots with cloud-init from the user data of its launch, in the mock's network.
+
+The server must run in the network of the lab's hub. Its configuration is JSON: ``state`` (the lab's folder) and
+``layers`` (of every image, the topmost first).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Literal
+
+from providers.sandbox.box import Box, BoxSpec
+from providers.sandbox.errors import NetworkFailed
+from providers.sandbox.lab import Lab
+from providers.sandbox.machine import output_of
+from tests.lab.aws.hooks import Halted
+from tests.lab.aws.imds import ADDRESS, Guest, Imds, host_name
+
+_WATCH_S = 0.2
+
+
+class Boxes:
+    """One lab's machines; see ``hooks.Machines``. A box that switches itself off is told to ``halted``."""
+
+    def __init__(self, lab: Lab, layers: list[Path], halted: Halted) -> None:
+        self._lab = lab
+        self._layers = layers
+        self._halted = halted
+        self._lock = threading.Lock()
+        self._up: dict[str, Box] = {}
+        self._end = threading.Event()
+        _ip("-n", lab.network.hub or "", "addr", "replace", f"{ADDRESS}/32", "dev", lab.network.bridge)
+        self._imds = Imds()
+        self._watcher = threading.Thread(target=self._watch, name="boxes", daemon=True)
+        self._watcher.start()
+
+    def running(
+        self, instance_id: str, address: str, user_data: bytes, instance_type: str, zone: str, name: str, gpus: int
+    ) -> None:
+        """Starts its box. As on EC2, the host name comes from the address, whatever the tag ``name`` says."""
+        self._imds.add(Guest(instance_id, address, instance_type, zone, user_data))
+        spec = BoxSpec(
+            name=instance_id,
+            hostname=host_name(address),
+            address=address,
+            layers=self._layers,
+            gpus=gpus,
+            user_data=user_data.decode(),
+            meta_data={"instance-id": instance_id, "availability-zone": zone, "instance-type": instance_type},
+        )
+        box = self._lab.start(spec)
+        # A box has no gateway: EC2's metadata address is on the link too.
+        _ip("-n", self._lab.network.host_namespace(instance_id), "route", "add", f"{ADDRESS}/32", "dev", "eth0")
+        with self._lock:
+            self._up[instance_id] = box
+
+    def ended(self, instance_id: str) -> None:
+        """Stops its box and removes it."""
+        with self._lock:
+            self._up.pop(instance_id, None)
+        self._imds.remove(instance_id)
+        box = Box.load(self._lab.boxes_directory / instance_id)
+        if box is not None:
+            box.stop()
+
+    def console(self, instance_id: str) -> str:
+        """What its box has written to its console."""
+        box = Box.load(self._lab.boxes_directory / instance_id)
+        return "" if box is None else box.console()
+
+    def notice(self, instance_id: str, kind: Literal["interruption", "rebalance"], deadline: float | None) -> None:
+        """Its metadata says so from now on."""
+        self._imds.notice(instance_id, kind, deadline)
+
+    def close(self) -> None:
+        """Ends all."""
+        self._end.set()
+        self._watcher.join()
+        for instance_id in list(self._up):
+            self.ended(instance_id)
+        self._imds.close()
+
+    def _watch(self) -> None:
+        while not self._end.wait(_WATCH_S):
+            with self._lock:
+                dead = [instance_id for instance_id, box in self._up.items() if not box.alive]
+                for instance_id in dead:
+                    del self._up[instance_id]
+            for instance_id in dead:
+                self._halted(instance_id)
+
+
+def boxes(config: Path, halted: Halted) -> Boxes:
+    """For ``--machines``. Raises SandboxError where there is no lab."""
+    said = json.loads(config.read_text(encoding="utf-8"))
+    lab = Lab.open(Path(said["state"]))
+    if lab is None:
+        raise NetworkFailed(f"there is no lab in {said['state']}", "take it up first")
+    return Boxes(lab, [Path(layer) for layer in said["layers"]], halted)
+
+
+def _ip(*words: str) -> None:
+    done = output_of(["ip", *words])
+    if done.returncode != 0:
+        raise NetworkFailed(f"ip could not do '{' '.join(words)}': {done.stderr.strip()}", "take the lab down")
