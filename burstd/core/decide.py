@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from burstd.core.chain import make_target
 from burstd.core.gate import hold_ready, move_gate
 from burstd.core.lifecycle import advance
-from burstd.core.offers import image_of
+from burstd.core.offers import image_of, others_of
 from burstd.core.storage_node import storage_steps
 from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
 from burstd.core.tuning import Tuning
@@ -45,10 +45,10 @@ def make_claims(view: View, target: Target) -> list[MakeClaim]:
     for want in target.wants:
         if not want.offers:
             continue
-        offer = want.offers[0]
-        image = image_of(view.snapshot.pools[want.pool], offer)
+        offer, pool = want.offers[0], view.snapshot.pools[want.pool]
+        image, others = image_of(pool, offer), others_of(pool, want.offers)
         made += [
-            MakeClaim(want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang)
+            MakeClaim(want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang, others)
             for slot in want.slots
         ]
     return made

@@ -278,7 +278,7 @@ def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         # What a cloud does not list may run, and cost, all the same: its end is asked for by the id that is known.
         return off if busy else [*off, Terminate((claim.id,), claim.reason)]
     asked = max(claim.since, (claim.launch_called or 0.0) + cloud.settle_s)
-    if cloud.listed <= asked or isinstance(cloud.leftovers, Unavailable):
+    if min(cloud.listed, cloud.swept) <= asked or isinstance(cloud.leftovers, Unavailable):
         return off
     leftovers = view.leftovers.get(claim.id, ())
     if leftovers:

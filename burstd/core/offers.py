@@ -41,11 +41,12 @@ class _Backoff:
 _PROVIDER = (False, False, False, False)
 _TYPE = (False, False, True, False)
 _PLACE_AND_TYPE = (True, True, True, False)
+_TYPE_AND_MARKET = (False, False, True, True)
 _WHOLE = (True, True, True, True)
 
 BACKOFF: dict[str, _Backoff] = {
     "capacity": _Backoff(_WHOLE, 60, 3600),
-    "quota": _Backoff(_PROVIDER, 60, 3600),
+    "quota": _Backoff(_TYPE_AND_MARKET, 60, 3600),
     "rate": _Backoff(_PROVIDER, 15, 600),
     "auth": _Backoff(_PROVIDER, 60, 1800),
     "unavailable": _Backoff(_PROVIDER, 30, 600),
@@ -54,6 +55,8 @@ BACKOFF: dict[str, _Backoff] = {
     "user_data": _Backoff(_PROVIDER, 30, 300),
 }
 """By the cause of an error (ProviderError.cause, Claim.error)."""
+OTHERS = 30
+"""Most of them in one request: what a cloud's call takes, and what a reader of the record can bear."""
 _BOOT = _Backoff(_PLACE_AND_TYPE, 120, 3600)
 """Every other cause (boot, boot_timeout, proof, node_down ...): this place does not bring up this type."""
 BY_LAUNCH = frozenset(
@@ -100,6 +103,14 @@ def why_none(judged: Iterable[Judged], most: int = 3) -> str:
 def image_of(pool: Pool, offer: Offer) -> str:
     """The image that the pool names for the offer: that of the first rule that allows it; empty: the provider's."""
     return next((rule.image for rule in pool.rules if rule.allows(offer)), "")
+
+
+def others_of(pool: Pool, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """The offers that one launch call may take in place of the first: those of its provider, market and image."""
+    first = offers[0]
+    image = image_of(pool, first)
+    alike = (o for o in offers[1:] if (o.provider, o.spot, o.currency) == (first.provider, first.spot, first.currency))
+    return tuple(o for o in alike if image_of(pool, o) == image)[:OTHERS]
 
 
 def breaker_key(offer: Offer, cause: str) -> str:

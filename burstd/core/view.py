@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from burstd.core.demand import task_ids
 from burstd.core.keeping import KEEP_S, Kept, kept
+from burstd.core.ownership import Ownership
 from burstd.model.claim import Claim
 from burstd.model.instance import Instance, Leftover
 from burstd.model.job import Job, JobState
@@ -69,16 +70,18 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
     """Builds the indexes. ``gate`` is the name of the gate's reservation; ``keep_s`` is Tuning.keep_node_s."""
     slurm = snapshot.slurm if isinstance(snapshot.slurm, SlurmView) else None
     by_claim: dict[str, Instance] = {}
-    recorded = {c.id: c.instance_id for c in snapshot.claims if c.instance_id}
+    every_claim = (*snapshot.claims, *snapshot.storage)
+    recorded = {c.id: c.instance_id for c in every_claim if c.instance_id}
+    ownership = Ownership(every_claim)
     leftovers: dict[str, list[Leftover]] = {}
     for cloud in snapshot.clouds.values():
         if not isinstance(cloud.instances, Unavailable):
             for instance in cloud.instances:
                 # Of two instances with one claim the recorded one counts, else one that lives; the other is a stray.
-                known = by_claim.get(instance.claim_id)
-                mine = recorded.get(instance.claim_id)
-                if known is None or instance.id == mine or (known.state.ended and known.id != mine):
-                    by_claim[instance.claim_id] = instance
+                owner = ownership.claim_of(instance)
+                known, mine = by_claim.get(owner), recorded.get(owner)
+                if owner and (known is None or instance.id == mine or (known.state.ended and known.id != mine)):
+                    by_claim[owner] = instance
         if not isinstance(cloud.leftovers, Unavailable):
             for leftover in cloud.leftovers:
                 if not leftover.attached_to:

@@ -90,16 +90,15 @@ class Executor:
         """
         self._launcher.make(a for a in plan.actions if isinstance(a, MakeClaim))
         changed = sum(isinstance(a, MakeClaim) for a in plan.actions)
+        self._launcher.again(a for a in plan.actions if isinstance(a, Launch))
         for action in plan.actions:
             changed += self._do(action)
         return changed
 
     def _do(self, action: Action) -> int:
         match action:
-            case MakeClaim():
+            case MakeClaim() | Launch():
                 return 0
-            case Launch():
-                return self._launcher.again(action)
             case Move():
                 return self._move(action)
             case Learn():

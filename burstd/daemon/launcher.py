@@ -12,11 +12,11 @@ from burstd.daemon.workers import Workers
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.clock import Clock
-from burstd.model.errors import BurstdError, OutcomeUnknown, ProviderError, RateLimited
+from burstd.model.errors import BurstdError, OutcomeUnknown, ProviderError, RateLimited, TokenSpent
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance
-from burstd.model.offer import Pool
+from burstd.model.offer import Offer, Pool
 from burstd.model.plan import Launch, MakeClaim
-from burstd.model.provider import LaunchOutcome, LaunchRequest, Provider
+from burstd.model.provider import LaunchOutcome, LaunchRequest, Preparing, Provider
 from burstd.store import Store
 
 log = structlog.get_logger(__name__)
@@ -56,60 +56,95 @@ class Launcher:
         """Writes the claims down in one transaction, then launches them."""
         now = self._clock.now()
         taken = {c.slot for c in self._store.claims()}
-        claims = []
+        claims, others = [], {}
         for a in actions:
             if a.slot in taken:
                 continue
             taken.add(a.slot)
-            claims.append(
-                Claim(
-                    id=self._new_id(), cluster=self._cluster, pool=a.pool, slot=a.slot, offer=a.offer, cause=a.cause,
-                    state=S.PLANNED, created=now, since=now, reason=a.reason, jobs=a.jobs, users=a.users,
-                    gang=a.gang, image=a.image,
-                )
+            claim = Claim(
+                id=self._new_id(), cluster=self._cluster, pool=a.pool, slot=a.slot, offer=a.offer, cause=a.cause,
+                state=S.PLANNED, created=now, since=now, reason=a.reason, jobs=a.jobs, users=a.users,
+                gang=a.gang, image=a.image,
             )  # fmt: skip
+            claims.append(claim)
+            others[claim.id] = a.others
         if claims:
             self._store.make_claims(claims)
-            self._launch(claims)
+            self._begin(claims, others)
 
-    def again(self, action: Launch) -> int:
-        """Launches a claim that is still PLANNED, or repeats the call whose answer was lost."""
-        claim = self._store.claim(action.claim_id)
-        if claim.state not in (S.PLANNED, S.LAUNCHING) or claim.id in self._memory.calling:
-            return 0
-        self._launch([claim])
-        return 0
+    def again(self, actions: Iterable[Launch]) -> None:
+        """Launches claims that are still PLANNED, and repeats calls whose answer was lost, all of a batch together."""
+        claims = [self._store.claim(action.claim_id) for action in actions]
+        idle = [claim for claim in claims if claim.id not in self._memory.calling]
+        self._begin([claim for claim in idle if claim.state is S.PLANNED], {})
+        asked = [claim for claim in idle if claim.state is S.LAUNCHING]
+        self._launch([request for claim in asked if (request := self._store.request(claim.id)) is not None])
 
-    def _launch(self, claims: Sequence[Claim]) -> None:
+    def _begin(self, claims: Sequence[Claim], others: Mapping[str, tuple[Offer, ...]]) -> None:
+        """Makes the requests; a provider that serves many by one call puts them together first."""
+        by_provider: dict[str, list[LaunchRequest]] = {}
+        with self._store.batch():
+            for claim in claims:
+                try:
+                    request = self._request(claim, others.get(claim.id, ()))
+                except (BurstdError, OSError) as error:
+                    self._give_up(claim, "user_data", f"its user data cannot be made: {error}")
+                    continue
+                by_provider.setdefault(claim.offer.provider, []).append(request)
+        for name, requests in by_provider.items():
+            provider = self._providers[name]
+            if isinstance(provider, Preparing):
+                self._prepare(name, provider, requests)
+            else:
+                self._launch(requests)
+
+    def _prepare(self, name: str, provider: Preparing, requests: Sequence[LaunchRequest]) -> None:
+        def done(result: Sequence[LaunchRequest | ProviderError] | Exception) -> None:
+            self._memory.calling.difference_update(request.claim_id for request in requests)
+            if isinstance(result, Exception) and not isinstance(result, ProviderError):
+                # Nothing was asked for: they are PLANNED, and are taken up again after a pause.
+                log.error("provider broke while preparing a launch", provider=name, exc_info=result)
+                for request in requests:
+                    self._memory.back_off(request.claim_id, self._clock.now())
+                return
+            answers = [result] * len(requests) if isinstance(result, Exception) else result
+            ready = []
+            with self._store.batch():
+                for request, answer in zip(requests, answers, strict=True):
+                    claim = self._store.claim(request.claim_id)
+                    if claim.state is not S.PLANNED:
+                        continue
+                    if isinstance(answer, LaunchRequest):
+                        ready.append(answer)
+                    else:
+                        self._give_up(claim, answer.cause, str(answer), answer.retry_after_s)
+            self._launch(ready)
+
+        self._memory.calling.update(request.claim_id for request in requests)
+        self._workers.submit(name, lambda: provider.prepare(requests), done)
+
+    def _launch(self, requests: Sequence[LaunchRequest]) -> None:
         by_provider: dict[str, list[LaunchRequest]] = {}
         # One flush to the disk for all: a thousand would keep the loop for seconds.
         with self._store.batch():
-            for claim in claims:
-                request = self._store.request(claim.id) if claim.state is S.LAUNCHING else None
-                if request is None:
-                    try:
-                        request = self._request(claim)
-                    except (BurstdError, OSError) as error:
-                        self._give_up(claim, f"its user data cannot be made: {error}")
-                        continue
+            for request in requests:
                 # The request is on record before the cloud hears of it; a repeat is word for word the same.
-                self._store.record_request(claim.id, request)
-                by_provider.setdefault(claim.offer.provider, []).append(request)
-        for name, requests in by_provider.items():
-            self._call(name, requests)
+                self._store.record_request(request.claim_id, request)
+                by_provider.setdefault(request.offer.provider, []).append(request)
+        for name, some in by_provider.items():
+            self._call(name, some)
 
-    def _give_up(self, claim: Claim, reason: str) -> None:
-        """A file of the site's is in the way, which must not keep the rest of the plan from being done."""
+    def _give_up(self, claim: Claim, cause: str, reason: str, retry_after_s: float = 0.0) -> None:
+        """It cannot be asked for as things are, which must not keep the rest of the plan from being done."""
         log.error("machine cannot be asked for", slot=claim.slot, pool=claim.pool, reason=reason)
-        with self._store.batch():
-            self._store.move(claim.id, S.PLANNED, S.GONE, reason, error="user_data")
-            self._trust.broke(claim.offer, "user_data", reason)
+        self._store.move(claim.id, S.PLANNED, S.GONE, reason, error=cause)
+        self._trust.broke(claim.offer, cause, reason, retry_after_s)
 
-    def _request(self, claim: Claim) -> LaunchRequest:
+    def _request(self, claim: Claim, others: tuple[Offer, ...]) -> LaunchRequest:
         tags = {TAG_CLUSTER: self._cluster, TAG_CLAIM: claim.id, "burstd-slot": claim.slot, "burstd-pool": claim.pool}
         name = f"{self._cluster}-{claim.slot}-{claim.id[-6:]}".lower().replace("_", "-")
         user_data = self._user_data(self._pools()[claim.pool], claim.offer.provider)
-        return LaunchRequest(claim.id, name, claim.offer, claim.image, user_data, tags)
+        return LaunchRequest(claim.id, name, claim.offer, claim.image, user_data, tags, others, claim.gang)
 
     def _call(self, name: str, requests: Sequence[LaunchRequest]) -> None:
         provider = self._providers[name]
@@ -123,43 +158,47 @@ class Launcher:
                 # Whatever it was: what the cloud has done of it is not known.
                 error = result if isinstance(result, ProviderError) else OutcomeUnknown(repr(result))
                 result = [LaunchOutcome(r.claim_id, error) for r in requests]
-            answered = {outcome.claim_id: outcome.result for outcome in result}
+            answered = {outcome.claim_id: outcome for outcome in result}
             with self._store.batch():
                 for request in requests:
-                    self._settle(request, answered.get(request.claim_id, _NOT_SAID))
+                    claim_id = request.claim_id
+                    self._settle(request, answered.get(claim_id, LaunchOutcome(claim_id, _NOT_SAID)))
 
         # Not before: where the record of a later claim fails, these were never asked for and must be taken up again.
         self._memory.calling.update(request.claim_id for request in requests)
         self._workers.submit(name, lambda: provider.launch(requests), done)
 
-    def _settle(self, request: LaunchRequest, result: Instance | ProviderError) -> None:
-        claim = self._store.claim(request.claim_id)
-        if claim.state is not S.LAUNCHING:
-            return  # A listing was faster, or the claim was ended meanwhile.
+    def _settle(self, request: LaunchRequest, outcome: LaunchOutcome) -> None:
+        for offer, error in outcome.warnings:
+            self._trust.broke(offer, error.cause, str(error), error.retry_after_s)
+        claim, result = self._store.claim(request.claim_id), outcome.result
         now = self._clock.now()
+        if claim.state is not S.LAUNCHING:
+            # A listing was faster, or the claim was ended meanwhile: then its machine must be found all the same.
+            if isinstance(result, Instance) and not claim.instance_id and claim.state is not S.GONE:
+                self._store.touch(claim.id, instance_id=result.id, address=result.address, billed_from=now)
+            return
         if isinstance(result, Instance):
             self._memory.succeeded(claim.id)
-            reason = f"{request.offer.id} gave instance {result.id}"
+            given = outcome.offer or claim.offer
             self._store.move(
-                claim.id, S.LAUNCHING, S.BOOTING, reason,
+                claim.id, S.LAUNCHING, S.BOOTING, f"{given.id} gave instance {result.id}", offer=given,
                 instance_id=result.id, address=result.address, billed_from=now, launch_called=now,
             )  # fmt: skip
-            self._trust.worked(claim.offer, ready=False)
-        elif isinstance(result, OutcomeUnknown | RateLimited):
+            self._trust.worked(given, ready=False)
+        elif isinstance(result, OutcomeUnknown | RateLimited) and not isinstance(result, TokenSpent):
             self._memory.back_off(claim.id, now, result.retry_after_s)
             data = {"claim": claim.id}
-            with self._store.batch():
-                # It waited in its lane: the cloud may have heard of it as late as now.
-                self._store.touch(claim.id, launch_called=now)
-                self._store.append(
-                    f"slot:{claim.slot}", new="unanswered", reason=str(result), cause=result.cause, data=data
-                )
+            # It waited in its lane: the cloud may have heard of it as late as now.
+            self._store.touch(claim.id, launch_called=now)
+            self._store.append(
+                f"slot:{claim.slot}", new="unanswered", reason=str(result), cause=result.cause, data=data
+            )
         else:
             self._memory.succeeded(claim.id)
-            with self._store.batch():
-                self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(result), error=result.cause)
-                if claim.attempts <= 1:
-                    # Nothing was made and nothing is on its way: the slot is free for the next offer at once.
-                    self._store.move(claim.id, S.FAILED, S.TERMINATING, "the cloud refused it")
-                    self._store.move(claim.id, S.TERMINATING, S.GONE, "the cloud refused it, nothing was made")
+            self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(result), error=result.cause)
+            if claim.attempts <= 1 or isinstance(result, TokenSpent):
+                # Nothing was made and nothing is on its way: the slot is free for the next offer at once.
+                self._store.move(claim.id, S.FAILED, S.TERMINATING, "the cloud refused it")
+                self._store.move(claim.id, S.TERMINATING, S.GONE, "the cloud refused it, nothing was made")
             self._trust.broke(claim.offer, result.cause, str(result), result.retry_after_s)

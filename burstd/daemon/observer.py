@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from burstd.core.ownership import Ownership
 from burstd.daemon.workers import Workers
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
@@ -60,7 +61,8 @@ class _Watch:
 @dataclass(frozen=True, slots=True)
 class _Listing:
     instances: tuple[Instance, ...]
-    leftovers: tuple[Leftover, ...]
+    leftovers: tuple[Leftover, ...] | None
+    """None: not looked at this time."""
 
 
 class Observer:
@@ -161,9 +163,10 @@ class Observer:
     def _list(self, name: str, watch: _Watch) -> None:
         provider, begun = self._providers[name], self._clock.now()
         watch.listing = True
+        sweep = self._sweep_due(name, watch, begun)
 
         def work() -> _Listing:
-            return _Listing(tuple(provider.instances()), tuple(provider.leftovers()))
+            return _Listing(tuple(provider.instances()), tuple(provider.leftovers()) if sweep else None)
 
         def done(result: _Listing | Exception) -> None:
             watch.listing = False
@@ -175,10 +178,19 @@ class Observer:
                 log.info("cloud can be listed again", provider=name)
             watch.failures = 0
             watch.list_due = begun + self._pace.cloud_poll_s
-            watch.view = replace(watch.view, instances=result.instances, leftovers=result.leftovers, listed=begun)
+            watch.view = replace(watch.view, instances=result.instances, listed=begun)
+            if result.leftovers is not None:
+                watch.view = replace(watch.view, leftovers=result.leftovers, swept=begun)
             self._sight(name, watch.view, result)
 
         self._workers.submit(f"{name}:list", work, done)
+
+    def _sweep_due(self, name: str, watch: _Watch, now: float) -> bool:
+        """Leftovers are calls of their own, often several: they are listed when one is waited for, else seldom."""
+        if isinstance(watch.view.leftovers, Unavailable) or now >= watch.view.swept + self._pace.cloud_poll_s:
+            return True
+        ending = any(c.state is S.TERMINATING and c.offer.provider == name for c in self._claims())
+        return ending or any(f"{name}/{left.id}" in self.strays for left in _read(watch.view.leftovers))
 
     def _list_failed(self, name: str, watch: _Watch, error: Exception) -> None:
         if not isinstance(error, BurstdError):
@@ -218,7 +230,8 @@ class Observer:
     def _sight(self, name: str, view: CloudView, listing: _Listing) -> None:
         """Counts what is missing and what is stray in one complete listing."""
         claims = {c.id: c for c in self._claims()}
-        alive = {i.claim_id for i in listing.instances if not i.state.ended}
+        ownership = Ownership(claims.values())
+        alive = {ownership.claim_of(i) for i in listing.instances if not i.state.ended}
         for claim in claims.values():
             if claim.offer.provider != name:
                 continue
@@ -234,19 +247,22 @@ class Observer:
         stray = {
             f"{name}/{i.id}"
             for i in listing.instances
-            if i.state is not InstanceState.TERMINATED and _is_stray(i.claim_id, i.id, claims)
+            if i.state is not InstanceState.TERMINATED and ownership.is_stray(i)
         }
-        stray |= {f"{name}/{left.id}" for left in listing.leftovers if left.claim_id not in claims}
+        if listing.leftovers is None:
+            # Not looked at this time: what was stray stays so, and is not counted again.
+            stray |= self.strays.keys() & {f"{name}/{left.id}" for left in _read(view.leftovers)}
+        else:
+            stray |= {f"{name}/{left.id}" for left in listing.leftovers if left.claim_id not in claims}
         for key in [k for k in self.strays if k.startswith(f"{name}/") and k not in stray]:
             del self.strays[key]
-        for key in stray:
+        seen = stray if listing.leftovers is not None else {f"{name}/{i.id}" for i in listing.instances} & stray
+        for key in seen:
             self.strays[key] = _again(self.strays.get(key), view.listed)
 
 
-def _is_stray(claim_id: str, instance_id: str, claims: Mapping[str, Claim]) -> bool:
-    """No live claim, or a second machine of a claim that has one."""
-    claim = claims.get(claim_id)
-    return claim is None or bool(claim.instance_id and claim.instance_id != instance_id)
+def _read(leftovers: tuple[Leftover, ...] | Unavailable) -> tuple[Leftover, ...]:
+    return () if isinstance(leftovers, Unavailable) else leftovers
 
 
 def _again(seen: Sighting | None, at: float) -> Sighting:

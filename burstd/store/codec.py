@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.offer import Offer
+from burstd.model.offer import Hardware, Offer
 from burstd.model.provider import LaunchRequest
 from burstd.model.shape import Gres, Shape
 
@@ -99,6 +99,14 @@ def request_to_text(request: LaunchRequest) -> tuple[str, str]:
         "image": request.image,
         "tags": dict(request.tags),
     }
+    # What is empty is left out: the text of a request that an older burstd wrote down stays the same.
+    rest: dict[str, Any] = {
+        "others": [_plain_offer(offer) for offer in request.others],
+        "gang": request.gang,
+        "batch": request.batch,
+        "recipe": request.recipe,
+    }
+    plain |= {name: value for name, value in rest.items() if value}
     return dump(plain), digest
 
 
@@ -112,6 +120,10 @@ def request_from_text(body: str, user_data: str) -> LaunchRequest:
         image=plain["image"],
         user_data=user_data,
         tags=plain["tags"],
+        others=tuple(_offer(offer) for offer in plain.get("others", ())),
+        gang=plain.get("gang", ""),
+        batch=plain.get("batch", ""),
+        recipe=plain.get("recipe", ""),
     )
 
 
@@ -128,7 +140,7 @@ def _words_from_text(text: str) -> tuple[str, ...]:
 
 def _plain_offer(offer: Offer) -> dict[str, Any]:
     shape = offer.shape
-    return {
+    plain = {
         "provider": offer.provider,
         "region": offer.region,
         "zone": offer.zone,
@@ -143,6 +155,11 @@ def _plain_offer(offer: Offer) -> dict[str, Any]:
         "price": str(offer.price),
         "currency": offer.currency,
     }
+    if offer.hardware != Hardware():
+        plain["hardware"] = asdict(offer.hardware)
+    if offer.price_source:
+        plain["price_source"], plain["price_at"] = offer.price_source, offer.price_at
+    return plain
 
 
 def _offer(plain: Mapping[str, Any]) -> Offer:
@@ -161,4 +178,7 @@ def _offer(plain: Mapping[str, Any]) -> Offer:
         ),
         price=Decimal(plain["price"]),
         currency=plain["currency"],
+        hardware=Hardware(**plain.get("hardware", {})),
+        price_source=plain.get("price_source", ""),
+        price_at=plain.get("price_at", 0.0),
     )

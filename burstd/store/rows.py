@@ -70,6 +70,7 @@ class ClaimRow(Row, table=True):
     users: str = Field(sa_column=_text())
     gang: str = Field(sa_column=_text())
     image: str = Field(sa_column=_text())
+    batch: str = Field(sa_column=Column(BYTEWISE, nullable=False, server_default=text("''")))
     instance_id: str = Field(sa_column=_text())
     address: str = Field(sa_column=_text())
     launch_called: float | None = Field(sa_column=Column(Float, index=True))

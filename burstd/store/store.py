@@ -9,6 +9,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from burstd.model.claim import TRANSITIONS, Claim, ClaimState
+from burstd.model.offer import Offer
 from burstd.model.provider import LaunchRequest
 from burstd.store.codec import claim_from_plain, columns, plain_claim, request_to_text, to_plain
 from burstd.store.errors import IllegalMove, SlotTaken, StaleState
@@ -22,6 +23,7 @@ from burstd.store.writer import chunks
 class ClaimFields(TypedDict, total=False):
     """What may change in a claim beside its state; see Claim."""
 
+    offer: Offer
     jobs: tuple[str, ...]
     users: tuple[str, ...]
     gang: str
@@ -133,7 +135,7 @@ class Store(Stagings):
                 if not connection.execute(select(USER_DATA.c.digest).where(USER_DATA.c.digest == digest)).first():
                     connection.execute(insert(USER_DATA).values(digest=digest, body=request.user_data))
                 connection.execute(insert(REQUEST).values(claim_id=claim_id, body=body, user_data=digest, recorded=now))
-            changes = {"attempts": claim.attempts + 1, "launch_called": now}
+            changes = {"attempts": claim.attempts + 1, "launch_called": now, "batch": request.batch}
             return self._change(connection, claim, ClaimState.LAUNCHING, reason or claim.reason, cause, changes)
 
     def _guarded(self, connection: Connection, claim_id: str, old: ClaimState, new: ClaimState) -> Claim:

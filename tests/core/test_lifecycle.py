@@ -70,7 +70,7 @@ def seen(
         cluster="x",
         pools={"gpu": POOL} if configured else {},
         slurm=SlurmView((job,), nodes, gate, read=NOW - 0.1) if slurm_up else Unavailable("down", 0),
-        clouds={"sky": CloudView((OFFER,), instances, leftovers, listed, idempotency, settle_s=5)},
+        clouds={"sky": CloudView((OFFER,), instances, leftovers, listed, idempotency, settle_s=5, swept=listed)},
         claims=(c,),
         paused=paused,
         bound={"9": frozenset({"cl1"})} if bound else {},

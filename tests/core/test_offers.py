@@ -97,7 +97,7 @@ def test_a_breaker_that_has_run_out_keeps_nothing() -> None:
     ("cause", "key", "first"),
     [
         ("capacity", "sky/r1/a/small/on-demand", 60),
-        ("quota", "sky/*/*/*/*", 60),
+        ("quota", "sky/*/*/small/on-demand", 60),
         ("request", "sky/*/*/small/*", 300),
         ("image", "sky/*/*/small/*", 300),
         ("auth", "sky/*/*/*/*", 60),
