@@ -17,6 +17,7 @@ from burstd.daemon.clock import SteadyClock
 from burstd.model.claim import Claim
 from burstd.store import Event, Reader, replay
 from providers.sandbox import wire
+from tests.lab.base_site import BaseSite
 from tests.lab.remains import remains
 from tests.lab.site import Site
 
@@ -88,7 +89,7 @@ def wait_all_gone(site: Site, timeout_s: float = 60.0) -> Books:
     return account
 
 
-def events(site: Site, subject: str = "") -> list[dict[str, Any]]:
+def events(site: BaseSite, subject: str = "") -> list[dict[str, Any]]:
     """burstd's log, oldest first: of the subjects that begin so."""
     found: list[dict[str, Any]] = []
     last = 0
@@ -100,7 +101,7 @@ def events(site: Site, subject: str = "") -> list[dict[str, Any]]:
         last = page["last"]
 
 
-def claims_of(site: Site, job: str) -> list[dict[str, Any]]:
+def claims_of(site: BaseSite, job: str) -> list[dict[str, Any]]:
     """Claims made for a job, past ones included, oldest first."""
     try:
         nodes: list[dict[str, Any]] = site.api(f"/v1/jobs/{job}")["nodes"]
@@ -119,7 +120,7 @@ class Record:
     events: tuple[Event, ...]
 
 
-def record(site: Site) -> Record:
+def record(site: BaseSite) -> Record:
     """Ends burstd kindly and reads its database; the log, replayed, gives the rows."""
     site.kill_burstd("TERM")
     with tempfile.TemporaryDirectory() as folder:
@@ -133,13 +134,13 @@ def record(site: Site) -> Record:
     return Record(rows, log)
 
 
-def queue(site: Site, states: str = "all") -> list[tuple[str, str, str]]:
+def queue(site: BaseSite, states: str = "all") -> list[tuple[str, str, str]]:
     """Jobs and array tasks: id, state, nodes."""
     text = site.cluster.sh(f"squeue -h -r -t {states} -o '%i|%T|%N'")
     return [(i, state, nodes) for i, state, nodes in (line.split("|") for line in text.splitlines())]
 
 
-def wait_done(site: Site, jobs: Sequence[str], timeout_s: float = 90.0) -> None:
+def wait_done(site: BaseSite, jobs: Sequence[str], timeout_s: float = 90.0) -> None:
     """Waits until every task of these jobs has ended; all of them must be COMPLETED, none of them ever restarted."""
     wanted = set(jobs)
 
@@ -152,12 +153,12 @@ def wait_done(site: Site, jobs: Sequence[str], timeout_s: float = 90.0) -> None:
     assert {state for _, state, _ in mine()} == {"COMPLETED"}, mine()
 
 
-def restarts(site: Site, jobs: Sequence[str]) -> dict[str, int]:
+def restarts(site: BaseSite, jobs: Sequence[str]) -> dict[str, int]:
     """How often Slurm has started these jobs again."""
     return {job: int(site.job(job)["Restarts"]) for job in jobs}
 
 
-def moment(site: Site, what: Callable[[], bool], timeout_s: float, name: str) -> float:
+def moment(site: BaseSite, what: Callable[[], bool], timeout_s: float, name: str) -> float:
     """Waits for something; the seconds it took."""
     begun = time.monotonic()
     site.wait(what, timeout_s, name)
@@ -171,6 +172,6 @@ TELL = (
 """A line of a job's script: what a command says in the job becomes the job's comment. The boxes share no files."""
 
 
-def told(site: Site, job: str) -> list[str]:
+def told(site: BaseSite, job: str) -> list[str]:
     """The comments of a job and its array tasks."""
     return site.cluster.sh(f"squeue -h -r -t all -j {job} -o %k").split("\n")[:-1]

@@ -8,7 +8,8 @@ import pytest
 
 from burstd.cli.session import Code
 from tests.e2e.sites import claims_of, events, wait_all_gone
-from tests.lab.site import CONFIG, Site
+from tests.lab.base_site import CONFIG
+from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 

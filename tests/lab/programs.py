@@ -45,9 +45,10 @@ def wheel() -> Path:
 
 
 def needs(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
-    """A layer with a virtual environment that has all that burstd needs, and not burstd itself."""
+    """A layer with a virtual environment that has all that burstd and its provider aws need, and not burstd itself."""
     with (PROJECT / "pyproject.toml").open("rb") as file:
-        requirements = "\n".join(tomllib.load(file)["project"]["dependencies"])
+        project = tomllib.load(file)["project"]
+    requirements = "\n".join([*project["dependencies"], *project["optional-dependencies"]["aws"]])
     constraints = (PROJECT / "config" / "constraints.txt").read_text(encoding="utf-8")
     script = f"""set -e
 cat >/tmp/requirements.txt <<'END'

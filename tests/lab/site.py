@@ -5,36 +5,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
-import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
-
-import httpx
+from typing import Any
 
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Gres, Shape
 from providers.sandbox.control import Control, start_server, stop_server
-from providers.sandbox.description import Bind, File
-from providers.sandbox.rootfs import ensure
-from tests.lab import programs
-from tests.lab.cluster import Cluster
-from tests.lab.slurm_files import USERS
-from tests.lab.ssh_store import DATA, SshStore
+from tests.lab.base_site import BaseSite
 
-JOB_DIR = "/var/spool/burst"
 _PORT = 8470
 _GATEWAY = "10.77.0.1"
-CONFIG = "/etc/burstd/burstd.toml"
-LOG = "/var/log/burstd.log"
-_PID = "/run/burstd.pid"
-_PATIENCE_S = 10.0
-_SHOW = "squeue | head -40; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
 
 GPU = Pool(
     "gpu",
@@ -70,103 +52,29 @@ price = "0.40"
 """
 
 
-class Site:
-    """One site. ``up`` takes seconds once the root file system, the wheel and what it needs are cached.
+class Site(BaseSite):
+    """One site. ``pools`` without rules take what ``TYPES`` has for their shape.
 
-    ``pools`` without rules take what ``TYPES`` has for their shape. ``settings`` are more lines of burstd.toml,
-    ``cloud`` more keys of the cloud's ``[cloud]``; ``types`` what it sells. With ``staging`` (more lines of
-    ``[staging]``, or an empty text) jobs' data goes through a storage node: one that is there, or with ``launch`` (more
-    lines of its store) one that burstd launches in the cloud. ``shared`` is a folder of this machine
-    whose ``home`` and ``burst`` the head and the nodes on premises share, as their homes and as staging's ``job_dir``.
+    ``cloud`` are more keys of the cloud's ``[cloud]``, ``types`` what it sells; the rest is ``BaseSite``'s.
     """
+
+    storage_offer = '{ provider = "sandbox", instance_types = ["c2.plain"], image = "node" }'
 
     def __init__(
         self,
         release: str = "bookworm",
         *,
         pools: Sequence[Pool] = (GPU, CPU),
-        settings: str = "",
-        daemon: Mapping[str, object] | None = None,
         cloud: str = "boot_seconds = 1.0",
         types: str = TYPES,
-        extra_conf: str = "",
-        staging: str | None = None,
-        launch: str | None = None,
-        shared: Path | None = None,
-        progress: Callable[[str], None] = lambda _step: None,
+        **more: Any,
     ) -> None:
-        self.release = release
-        self._staging = staging
-        self._launch = launch
-        self._shared = shared
-        self._storage: SshStore | None = None
-        self.pools = tuple(pools)
-        self._settings = settings
-        self._daemon = {"tick_s": 2.0, "poll_s": 1.0, "cloud_poll_s": 3.0, "orphan_grace_s": 10.0, **(daemon or {})}
+        super().__init__(release, pools=pools, **more)
         self._cloud = cloud
         self._types = types
-        self._extra = extra_conf
-        self._progress = progress
-        self._burstd: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-        self.cluster: Cluster
 
-    def __enter__(self) -> Self:
-        try:
-            return self.up()
-        except BaseException:
-            self.down()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.down()
-
-    def up(self) -> Self:
-        """Brings everything up; returns when burstd answers."""
-        rootfs = ensure(self.release, progress=self._progress)
-        self._progress("building burstd's wheel")
-        wheel = programs.wheel()
-        self._progress("installing what burstd needs")
-        needs = programs.needs(rootfs)
-        image = programs.site_image(rootfs)
-        shared = _shared_binds(self._shared) if self._shared else ()
-        self.cluster = Cluster(
-            self.release,
-            pools=self.pools,
-            head_layers=[needs],
-            head_binds=[Bind(wheel, f"/opt/{wheel.name}"), *shared],
-            onprem_binds=shared,
-            head_setup=[_pip(f"/opt/{wheel.name}")],
-            head_files=_burst_buffer() if self._staging is not None else (),
-            programs=f"{programs.PREFIX}/bin",
-            extra_conf=self._extra + ("BurstBufferType=burst_buffer/lua\n" if self._staging is not None else ""),
-            progress=self._progress,
-        )
-        self._progress("installing burstd and starting Slurm")
-        self.cluster.up()
-        self._progress("starting the cloud")
-        self._start_cloud([image, rootfs.path])
-        if self._staging is not None and self._launch is None:
-            self._progress("starting the storage node")
-            self._start_storage()
-        self._progress("starting burstd")
-        self.write(CONFIG, self.burstd_toml(), 0o644)
-        self.start_burstd()
-        return self
-
-    def down(self) -> None:
-        """Ends and removes everything. May be repeated."""
-        if hasattr(self, "cluster"):
-            if self._burstd is not None:
-                self.kill_burstd()
-            stop_server(self.cluster.state)
-            self.cluster.down()
-        if self._storage is not None:
-            self._storage.down()
-
-    def _start_cloud(self, layers: Sequence[Path]) -> None:
+    def start_cloud(self, layers: Sequence[Path]) -> None:
+        """Starts the cloud's server."""
         state = self.cluster.state
         token = state / "token"
         token.touch(mode=0o600)
@@ -183,209 +91,26 @@ class Site:
         start_server(config)
         self.write("/etc/burstd/sandbox.token", token.read_text(encoding="utf-8"), 0o600)
 
-    def _start_storage(self) -> None:
-        self._storage = SshStore(self.cluster.state, lab=self.cluster.lab)
-        self._storage.up()
-        self.write("/etc/burstd/store.key", self._storage.key.read_text(encoding="ascii"), 0o600)
-        self.write("/etc/burstd/known_hosts", self._storage.known_hosts.read_text(encoding="ascii"))
+    def stop_cloud(self) -> None:
+        """Ends the cloud's server; its boxes are the lab's."""
+        stop_server(self.cluster.state)
 
-    @property
-    def storage(self) -> SshStore:
-        """The storage node."""
-        assert self._storage is not None, "this site has no staging"
-        return self._storage
-
-    def _staging_toml(self) -> str:
-        if self._staging is None:
-            return ""
-        table = f'[staging]\nstore = "storage"\n{self._staging}\n[staging.stores.storage]\nkind = "ssh"\n'
-        if self._launch is not None:
-            offer = '{ provider = "sandbox", instance_types = ["c2.plain"], image = "node" }'
-            return f'{table}launch = [{offer}]\npath = "{DATA}"\n{self._launch}\n'
+    def provider_toml(self) -> str:
+        """The section of burstd.toml."""
         return (
-            f'{table}host = "{self.storage.address}"\nuser = "{self.storage.user}"\n'
-            'key_file = "/etc/burstd/store.key"\n'
-            f'known_hosts_file = "/etc/burstd/known_hosts"\npath = "{DATA}"\n'
+            f'[providers.sandbox]\nkind = "sandbox"\nurl = "http://{_GATEWAY}:{_PORT}"\n'
+            'token_file = "/etc/burstd/sandbox.token"\n'
         )
 
-    def burstd_toml(self) -> str:
-        """The settings of this site's burstd."""
-        daemon = "".join(f"{key} = {json.dumps(value)}\n" for key, value in self._daemon.items())
-        pools = "".join(_pool_toml(pool) for pool in self.pools)
-        provider = f'kind = "sandbox"\nurl = "http://{_GATEWAY}:{_PORT}"\ntoken_file = "/etc/burstd/sandbox.token"\n'
-        slurm = (
-            f'conf_server = "10.77.0.2"\nprograms = "{programs.PREFIX}/bin"\nkeep_partitions = ["onprem"]\n'
-            "resume_timeout_s = 60\nsuspend_timeout_s = 5\n"
-        )
-        return (
-            f'cluster = "lab"\n[daemon]\n{daemon}[slurm]\n{slurm}{pools}'
-            f"[providers.sandbox]\n{provider}{self._staging_toml()}{self._settings}\n"
-        )
-
-    def write(self, path: str, text: str, mode: int = 0o644) -> None:
-        """Writes a file of the head, whole or not at all."""
-        script = 'mkdir -p "$(dirname "$1")" && umask 077 && cat >"$1.new" && chmod "$2" "$1.new" && mv "$1.new" "$1"'
-        self.cluster.head.run(["sh", "-c", script, "sh", path, f"{mode:o}"], input=text)
+    def rules_of(self, pool: Pool) -> Sequence[OfferRule]:
+        """The type of ``TYPES`` that has GPUs, or the one that has none."""
+        return (OfferRule("sandbox", ("g4*" if pool.shape.gres else "c2*",), image="node"),)
 
     @property
     def cloud(self) -> Control:
         """The lab's hand on the cloud."""
         return Control(self.cluster.state)
 
-    @property
-    def log(self) -> Path:
-        """What burstd has said, on this machine."""
-        return self.cluster.head.path(LOG)
-
-    def start_burstd(self, timeout_s: float = 30.0) -> None:
-        """Starts burstd and returns when burstctl reaches it."""
-        self.spawn_burstd()
-        deadline = time.monotonic() + timeout_s
-        while self.burstctl("status", "--json", check=False).returncode != 0:
-            if not self.burstd_runs() or time.monotonic() > deadline:
-                raise AssertionError(f"burstd did not come up: {self.said()[-3000:]}")
-            time.sleep(0.05)
-
-    def burstd_runs(self) -> bool:
-        """Whether the process that was started last is there."""
-        return self._burstd is not None and self._burstd.poll() is None
-
-    def answers(self) -> bool:
-        """Whether the control interface answers."""
-        try:
-            self.api("/v1/status")
-        except (httpx.HTTPError, OSError):
-            return False
-        return True
-
-    def spawn_burstd(self) -> None:
-        """Starts burstd and does not wait for it."""
-        self.cluster.head.run(["mkdir", "-p", "/var/lib/burstd", "/run/burstd", "/var/spool/burstd"])
-        self.cluster.head.path(_PID).unlink(missing_ok=True)
-        words = [f"{programs.PREFIX}/bin/burstd", "--config", CONFIG]
-        self._burstd = self.cluster.head.popen(
-            ["sh", "-c", f'echo $$ >{_PID}.new; mv {_PID}.new {_PID}; exec "$@" >>{LOG} 2>&1', "sh", *words]
-        )
-        deadline = time.monotonic() + _PATIENCE_S
-        while not self.cluster.head.path(_PID).exists():
-            if time.monotonic() > deadline:
-                raise AssertionError("the shell that starts burstd did not come up")
-            time.sleep(0.005)
-
-    def said(self) -> str:
-        """burstd's log so far."""
-        return self.cluster.sh(f"cat {LOG}", check=False)
-
-    def kill_burstd(self, signal: str = "KILL") -> None:
-        """Ends burstd with a signal and waits until it is gone."""
-        if self._burstd is not None:
-            self.signal_burstd(signal)
-            self._burstd.wait(30)
-            self._burstd = None
-
-    def signal_burstd(self, signal: str) -> None:
-        """Sends burstd a signal."""
-        self.cluster.head.run(["sh", "-c", f"kill -{signal} $(cat {_PID})"], check=False)
-
-    def burstctl(self, *words: str, user: str = "root", check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs burstctl on the head."""
-        return self.cluster.head.run([f"{programs.PREFIX}/bin/burstctl", *words], user=user, check=check, timeout=60)
-
-    def ask(self, *words: str) -> Any:
-        """What ``burstctl ... --json`` answers."""
-        return json.loads(self.burstctl(*words, "--json").stdout)
-
-    def api(self, path: str, **params: str | float) -> Any:
-        """What the control interface answers to root."""
-        socket = self.cluster.head.path("/run/burstd/control.sock")
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://burstd") as client:
-            answer = client.get(path, params=params, timeout=30.0)
-        answer.raise_for_status()
-        return answer.json()
-
-    def submit(self, words: str, script: str = "sleep 1", user: str = "ada") -> str:
-        """``sbatch`` as an ordinary user; the job's id."""
-        done = self.cluster.head.run(
-            ["sbatch", "--parsable", *words.split(), "--wrap", script], user=user, cwd=f"/home/{user}", check=False
-        )
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip())
-        return done.stdout.strip().split(";")[0]
-
-    def submit_script(self, script: str, words: str = "", user: str = "ada") -> str:
-        """``sbatch`` of a whole script, directives and all, from its standard input; the job's id."""
-        done = self.cluster.head.run(
-            ["sbatch", "--parsable", *words.split()], user=user, cwd=f"/home/{user}", input=script, check=False
-        )
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip())
-        return done.stdout.strip().split(";")[0]
-
-    def job(self, job_id: str) -> dict[str, str]:
-        """``scontrol show job`` of a job, or its first task, as words."""
-        text = self.cluster.sh(f"scontrol -o show job {job_id}", check=False)
-        line = text.splitlines()[0] if text.splitlines() else ""
-        return {key: value for key, _, value in (word.partition("=") for word in line.split()) if value}
-
-    def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Returns when the condition holds."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline:
-                slurm = self.cluster.sh(_SHOW, check=False)
-                status = self.burstctl("status", check=False).stdout
-                raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{slurm}\n{status}\n{self.said()[-4000:]}")
-            time.sleep(0.1)
-
-    def wait_job(self, job_id: str, states: Sequence[str] = ("COMPLETED",), timeout_s: float = 60.0) -> None:
-        """Returns when the job is in one of these states."""
-        self.wait(lambda: self.job(job_id).get("JobState") in states, timeout_s, f"job {job_id} {'/'.join(states)}")
-
     def instances(self) -> list[str]:
         """Ids of the cloud's instances that are not terminated."""
         return [i.id for i in self.cloud.instances() if i.state != "terminated"]
-
-    def wait_empty(self, timeout_s: float = 90.0) -> None:
-        """Returns when the cloud has no machine any more and no claim is live."""
-        self.wait(
-            lambda: not self.instances() and not self.api("/v1/nodes")["nodes"], timeout_s, "no machine, no claim"
-        )
-
-
-def _burst_buffer() -> tuple[File, ...]:
-    """What docs/admin.md has an administrator put beside slurm.conf."""
-    folder = programs.PROJECT / "config" / "slurm"
-    names = ("burst_buffer.lua", "burst_buffer.conf")
-    return tuple(File(f"/etc/slurm/{name}", (folder / name).read_text(encoding="utf-8")) for name in names)
-
-
-def _shared_binds(folder: Path) -> tuple[Bind, ...]:
-    for name, uid in USERS.items():
-        home = folder / "home" / name
-        home.mkdir(parents=True, exist_ok=True)
-        os.chown(home, uid, uid)
-    (folder / "burst").mkdir(exist_ok=True)
-    (folder / "burst").chmod(0o1777)
-    return Bind(folder / "home", "/home", read_only=False), Bind(folder / "burst", JOB_DIR, read_only=False)
-
-
-def _pip(wheel: str) -> list[str]:
-    """Installs burstd as docs/admin.md says; what it needs is there already."""
-    words = [f"{programs.PREFIX}/bin/pip", "install", "--quiet", "--no-deps", "--no-index"]
-    return [*words, "--disable-pip-version-check", wheel]
-
-
-def _pool_toml(pool: Pool) -> str:
-    gres = f'gres = "{",".join(map(str, pool.shape.gres))}"\n' if pool.shape.gres else ""
-    rules = pool.rules or (OfferRule("sandbox", ("g4*" if pool.shape.gres else "c2*",), image="node"),)
-    return (
-        f'[pools.{pool.name}]\nnodes = "{",".join(pool.slots)}"\npartitions = {json.dumps(pool.partitions)}\n'
-        f"cpus = {pool.shape.cpus}\nmemory = {pool.shape.memory_mib}\n{gres}"
-        f"features = {json.dumps(sorted(pool.shape.features))}\noffers = [{', '.join(map(_rule_toml, rules))}]\n"
-    )
-
-
-def _rule_toml(rule: OfferRule) -> str:
-    lists = {"instance_types": rule.instance_types, "zones": rule.zones, "markets": rule.markets}
-    words = "".join(f", {key} = {json.dumps(value)}" for key, value in lists.items() if value)
-    return f'{{ provider = "{rule.provider}", image = "{rule.image}"{words} }}'

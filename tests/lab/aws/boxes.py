@@ -1,4 +1,4 @@
-"""Boxes behind the mock's instances: each boots with cloud-init from the user data of its launch, in the mock's network.
+"""Boxes behind the mock's instances, in the mock's network: each boots with cloud-init from its launch's user data.
 
 The server must run in the network of the lab's hub. Its configuration is JSON: ``state`` (the lab's folder) and
 ``layers`` (of every image, the topmost first).
@@ -39,7 +39,8 @@ class Boxes:
     def running(
         self, instance_id: str, address: str, user_data: bytes, instance_type: str, zone: str, name: str, gpus: int
     ) -> None:
-        """Starts its box. As on EC2, the host name comes from the address, whatever the tag ``name`` says."""
+        """Starts its box. As on EC2, the host name comes from the address, whatever the tag says."""
+        del name
         self._imds.add(Guest(instance_id, address, instance_type, zone, user_data))
         spec = BoxSpec(
             name=instance_id,

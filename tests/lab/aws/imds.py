@@ -1,7 +1,7 @@
 """The metadata service of EC2's instances, version 2 only, for boxes: each is known by the address that it asks from.
 
-Protocol: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html, and for notices
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html and rebalance-recommendations.
+Protocol: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html; the notices:
+spot-instance-termination-notices.html and rebalance-recommendations.html beside it.
 """
 
 from __future__ import annotations
@@ -130,13 +130,13 @@ class _Handler(BaseHTTPRequestHandler):
     service: Imds
     protocol_version = "HTTP/1.1"
 
-    def do_PUT(self) -> None:  # noqa: N802 - as the base class calls it
+    def do_PUT(self) -> None:
         if self.path != "/latest/api/token":
             self._answer(HTTPStatus.NOT_FOUND, b"")
             return
         self._answer(*self.service.token(self.client_address[0], self.headers.get(f"{_TOKEN}-ttl-seconds", "")))
 
-    def do_GET(self) -> None:  # noqa: N802 - as the base class calls it
+    def do_GET(self) -> None:
         top, _, path = self.path.removeprefix("/").partition("/")
         if top != "latest":
             self._answer(HTTPStatus.NOT_FOUND, b"")
