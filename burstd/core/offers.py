@@ -53,6 +53,7 @@ BACKOFF: dict[str, _Backoff] = {
     "request": _Backoff(_TYPE, 300, 4 * 3600),
     "image": _Backoff(_TYPE, 300, 4 * 3600),
     "user_data": _Backoff(_PROVIDER, 30, 300),
+    "interrupted": _Backoff(_WHOLE, 120, 3600),
 }
 """By the cause of an error (ProviderError.cause, Claim.error)."""
 OTHERS = 30

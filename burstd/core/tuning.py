@@ -31,5 +31,7 @@ class Tuning:
     """How long bound nodes wait for their job before all jobs may use them."""
     tidy_every_s: float = 30.0
     """How often Slurm is told again to power down a slot without a machine."""
+    spot_interruptions: int = 2
+    """After so many interruptions a job gets on-demand machines where there are any; 0: it makes no difference."""
     keep_node_s: float = 86400.0
     """How long after a job's end a node is kept for output of the job that is not off it."""

@@ -72,7 +72,8 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
     by_claim: dict[str, Instance] = {}
     every_claim = (*snapshot.claims, *snapshot.storage)
     recorded = {c.id: c.instance_id for c in every_claim if c.instance_id}
-    ownership = Ownership(every_claim)
+    listings = [c.instances for c in snapshot.clouds.values() if not isinstance(c.instances, Unavailable)]
+    ownership = Ownership(every_claim, (instance for listing in listings for instance in listing))
     leftovers: dict[str, list[Leftover]] = {}
     for cloud in snapshot.clouds.values():
         if not isinstance(cloud.instances, Unavailable):

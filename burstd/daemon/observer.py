@@ -230,7 +230,7 @@ class Observer:
     def _sight(self, name: str, view: CloudView, listing: _Listing) -> None:
         """Counts what is missing and what is stray in one complete listing."""
         claims = {c.id: c for c in self._claims()}
-        ownership = Ownership(claims.values())
+        ownership = Ownership(claims.values(), listing.instances)
         alive = {ownership.claim_of(i) for i in listing.instances if not i.state.ended}
         for claim in claims.values():
             if claim.offer.provider != name:

@@ -52,6 +52,8 @@ class SimInstance:
     address: str = ""
     ended: float | None = None
     error: str = ""
+    meant_for: str = ""
+    """The claim that it was launched for, where no tag says so."""
 
     @property
     def cluster(self) -> str:
@@ -60,7 +62,7 @@ class SimInstance:
 
     @property
     def claim_id(self) -> str:
-        """What it was launched for."""
+        """What its tag says that it was launched for."""
         return self.tags.get(TAG_CLAIM, "")
 
     def lived(self, now: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from burstd.model.errors import BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
+from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
 from burstd.model.offer import Offer
 from burstd.model.provider import Idempotency, LaunchOutcome, LaunchRequest
 from burstd.sim.cloud import SimCloud, SimInstance
@@ -126,6 +126,7 @@ class SimProvider:
             id=one.id, provider=self.name, state=self.faults.claimed.get(one.id, one.state), claim_id=one.claim_id,
             tags=one.tags, name=one.name, zone=one.offer.zone, instance_type=one.offer.instance_type,
             spot=one.offer.spot, address=one.address, launched=one.launched, error=one.error,
+            batch=one.tags.get(TAG_BATCH, ""),
         )  # fmt: skip
 
     def terminate(self, instance_ids: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
 from burstd.model.offer import Offer
 from burstd.model.provider import Idempotency, LaunchRequest, Provider
 from burstd.model.shape import Gres, Shape
+from burstd.sim.batches import BatchProvider
 from burstd.sim.clock import Alarm, VirtualClock
 from burstd.sim.cloud import Fate, SimCloud, SimInstance, Stock
 from burstd.sim.machines import Machines
@@ -103,6 +104,7 @@ class SimKit:
         lag_s: float,
         capacity: tuple[int, int] = (4, 3),
         prices: tuple[str, str] = ("1.5", "5.0"),
+        batches: bool = False,
     ) -> None:
         stocks = [
             Stock(Offer(name, "r1", "z1", f"{kind}.m", False, shape, Decimal(price)), room, boot_s=boot_s)
@@ -113,7 +115,8 @@ class SimKit:
         self.cloud = SimCloud(clock, machines, stocks, name, net="10.1" if name == "alpha" else "10.2")
         self._watch = ends
         self._lag_s = lag_s
-        self.provider = SimProvider(self.cloud, CLUSTER, idempotency=way, watch=self._ends)
+        kind = BatchProvider if batches else SimProvider
+        self.provider = kind(self.cloud, CLUSTER, idempotency=way, watch=self._ends)
         self.provider.faults.list_lag_s = lag_s
         self._neighbour = self.cloud.launch(LaunchRequest("claim-0001", "n", stocks[0].offer, "", "", _NEIGHBOURS))
 
@@ -123,7 +126,7 @@ class SimKit:
     def made(self) -> list[Made]:
         """See CloudKit."""
         return [
-            Made(i.id, self.cloud.name, i.claim_id, i.address, bool(i.address), i.ended is None)
+            Made(i.id, self.cloud.name, i.claim_id or i.meant_for, i.address, bool(i.address), i.ended is None)
             for i in self.cloud.instances.values()
             if i.cluster == CLUSTER
         ]

@@ -97,6 +97,13 @@ class _Proxy:
         return self._made[name]
 
 
+class _PreparingProxy(_Proxy):
+    """An optional ability is looked for on the class."""
+
+    def prepare(self, requests: Any) -> Any:
+        return self.__getattr__("prepare")(requests)
+
+
 @dataclass(slots=True)
 class Disk:
     """``writes_left`` None: there is space; else so many more changes fit."""
@@ -200,4 +207,4 @@ def dying_calls(target: T, bomb: Bomb, label: str, names: frozenset[str], made: 
 
         return ask
 
-    return cast("T", _Proxy(target, wrap))
+    return cast("T", (_PreparingProxy if hasattr(target, "prepare") else _Proxy)(target, wrap))

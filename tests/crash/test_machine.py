@@ -70,7 +70,7 @@ class Crashes(RuleBasedStateMachine):
     @initialize(
         beta=st.sampled_from([Idempotency.SETTLE, Idempotency.NAME]),
         lag=st.sampled_from([0.0, 4.0]),
-        alpha=st.sampled_from(["sandbox", "sim", "none"]),
+        alpha=st.sampled_from(["sandbox", "sim", "batches", "none"]),
         call_s=st.sampled_from([0.0, 0.3]),
     )
     def begin(self, beta: Idempotency, lag: float, alpha: str, call_s: float) -> None:

@@ -1,0 +1,156 @@
+"""Machines that their cloud takes back: the node is drained, its jobs begin anew elsewhere, and it is remembered.
+
+The notice is the node's reason in Slurm (notices.py), whoever wrote it there: burstd for a cloud's queue, or the
+machine itself. From there on the way is the usual one: the gate closes the claim, its node is powered down once it is
+idle and its output off it (gate.py, lifecycle.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from burstd.core.notices import Told, read, to_write, told_of
+from burstd.core.view import View
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.job import Job, JobState
+from burstd.model.offer import Offer
+from burstd.model.plan import Action, Drain, Interrupted, JobRun, Requeue, StartNow, Undrain
+from burstd.model.policy import Remark
+from burstd.model.provider import NoticeKind
+from burstd.model.snapshot import Snapshot
+
+REQUEUE_S = 130.0
+"""Slurm keeps a job that was requeued from starting for 121 s: a begin time later than this is somebody's wish."""
+_AT_WORK = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
+_GOING = frozenset({S.FAILED, S.LOST, S.TERMINATING})
+_BEFORE = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING})
+
+
+def notice_steps(view: View) -> list[Action]:
+    """Drains and requeues for machines that are taken back, and what puts jobs and slots right afterwards."""
+    if view.slurm is None:
+        return []
+    return [*_drains(view), *_jobs(view), *_starts(view), *_undrains(view)]
+
+
+def _drains(view: View) -> list[Action]:
+    """What the cloud's queue announced, told to Slurm."""
+    steps: list[Action] = []
+    for claim in view.snapshot.claims:
+        notice, node = view.snapshot.progress.notices.get(claim.id), view.node(claim.slot)
+        # One that is no node yet is given up by lifecycle.py.
+        if notice is None or node is None or claim.state in _GOING or not (node.up or claim.state is S.CLOSING):
+            continue
+        reason = to_write(node, notice)
+        if reason:
+            steps.append(Drain(claim.id, claim.slot, reason))
+    return steps
+
+
+def _jobs(view: View) -> list[Action]:
+    """Requeues what runs on nodes that end; writes down what is lost with a spot machine that is gone already."""
+    ending = {c.slot: told for c in view.snapshot.claims if (told := _ends(c, view)) is not None}
+    gone = {c.slot: c for c in view.snapshot.claims if c.state is S.LOST and c.offer.spot}
+    if not ending and not gone:
+        return []
+    requeues: dict[str, list[JobRun]] = {}
+    losses: dict[str, list[JobRun]] = {}
+    done: set[str] = set()
+    for job in view.slurm.jobs if view.slurm else ():
+        run = _run(job, view) if job.state in _AT_WORK else None
+        if run is None or run.job_id in done:
+            continue
+        taken = [slot for slot in job.node_list if slot in gone]
+        cut = [slot for slot in job.node_list if slot in ending]
+        if taken and job.restarts not in view.snapshot.interruptions.get(job.id, frozenset()):
+            losses.setdefault(f"spot machine of {taken[0]} is gone", []).append(run)
+        elif cut and (run.job_id, run.number) not in view.snapshot.progress.requeued:
+            requeues.setdefault(f"{cut[0]}: {ending[cut[0]].words}", []).append(run)
+        else:
+            continue
+        done.add(run.job_id)
+    return [
+        *(Interrupted(tuple(runs), reason) for reason, runs in losses.items()),
+        *(Requeue(tuple(runs), reason) for reason, runs in requeues.items()),
+    ]
+
+
+def _ends(claim: Claim, view: View) -> Told | None:
+    told = told_of(view.node(claim.slot)) if claim.state not in _BEFORE | _GOING else None
+    return told if told is not None and told.kind is NoticeKind.INTERRUPTION else None
+
+
+def _run(job: Job, view: View) -> JobRun:
+    """Of a het job all components begin anew together, by their common number."""
+    if not job.het_job_id:
+        return JobRun(job.id, (job.id,), job.restarts, job.comment)
+    rows = tuple(j.id for j in (view.slurm.jobs if view.slurm else ()) if j.het_job_id == job.het_job_id)
+    return JobRun(job.het_job_id, rows, job.restarts, job.comment)
+
+
+def _starts(view: View) -> list[Action]:
+    """Jobs whose last run was cut short need not wait as long as Slurm lets a requeued job wait."""
+    cut = view.snapshot.interruptions
+    words = dict.fromkeys(
+        job.het_job_id or job.id
+        for job in (view.slurm.jobs if view.slurm and cut else ())
+        if job.state is JobState.PENDING
+        and job.reason == "BeginTime"
+        and view.now < job.eligible <= view.now + REQUEUE_S
+        and job.restarts - 1 in cut.get(job.id, ())
+    )
+    return [StartNow(tuple(words))] if words else []
+
+
+def _undrains(view: View) -> list[Action]:
+    """A slot without a machine bears no notice. A person's drain stays, also one with our words behind it."""
+    early = {claim.slot: claim.state in _BEFORE for claim in view.snapshot.claims}
+    slots = tuple(
+        slot
+        for pool in view.snapshot.pools.values()
+        for slot in pool.slots
+        if early.get(slot, True)
+        and (node := view.node(slot)) is not None
+        and node.powered_down
+        and not node.busy
+        and (told := told_of(node)) is not None
+        and not told.before
+    )
+    return [Undrain(slots)] if slots else []
+
+
+def why_closed(claim: Claim, view: View) -> str:
+    """Why the node of a claim is closed for a notice; empty: it bears none."""
+    told = told_of(view.node(claim.slot))
+    return f"its machine is taken back: {told.words}" if told is not None else ""
+
+
+def wary(snapshot: Snapshot, jobs: Iterable[str], limit: int) -> int:
+    """How often machines were taken from under one of these jobs, where that is often enough to avoid spot; else 0."""
+    if not limit or not snapshot.interruptions:
+        return 0
+    most = max((len(snapshot.interruptions.get(job, ())) for job in jobs), default=0)
+    return most if most >= limit else 0
+
+
+def steady_first(offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """On-demand offers first, else in their order."""
+    return tuple(sorted(offers, key=lambda offer: offer.spot))
+
+
+def notice_remarks(view: View) -> tuple[Remark, ...]:
+    """What is to be said of jobs that run on machines that end, for ``burstctl explain``."""
+    if view.slurm is None:
+        return ()
+    told = {c.slot: t for c in view.snapshot.claims if c.state not in _BEFORE and (t := told_of(view.node(c.slot)))}
+    return tuple(
+        Remark("spot", f"job:{job.id}", "interrupted", f"the machine of {slot} is taken back: {told[slot].words}")
+        for job in (view.slurm.jobs if told else ())
+        if job.state in _AT_WORK
+        for slot in job.node_list[:1] + tuple(s for s in job.node_list[1:] if s in told)
+        if slot in told
+    )
+
+
+__all__ = ["notice_remarks", "notice_steps", "read", "steady_first", "wary", "why_closed"]

@@ -1,0 +1,95 @@
+"""One launch call for many claims: whose machines they are, whatever becomes of the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from burstd.model.claim import ClaimState
+from burstd.model.job import JobState
+from burstd.sim.job import JobSpec
+from tests.crash.world import World
+
+THREE = JobSpec(run_s=300, nodes=3, exclusive=True)
+
+
+@pytest.fixture
+def world(tmp_path: Path, template: Path) -> World:
+    return World(tmp_path, template=template, alpha="batches")
+
+
+def until(world: World, state: JobState, job: str, seconds: float = 600) -> None:
+    deadline = world.clock.now() + seconds
+    while set(world.states(job)) != {state}:
+        assert world.clock.now() < deadline, world.report()
+        world.run(1)
+
+
+def ends_well(world: World, *jobs: str) -> None:
+    world.heal()
+    world.calm()
+    world.check_replay()
+    world.check_bill()
+    assert all(set(world.states(job)) == {JobState.COMPLETED} for job in jobs)
+
+
+def launches(world: World) -> int:
+    return world.calls.count("alpha.launch")
+
+
+def test_three_machines_come_from_one_call_and_are_told_apart(world: World) -> None:
+    job = world.slurm.submit(THREE)
+    until(world, JobState.RUNNING, job)
+    assert launches(world) == 1
+    claims = world.claims()
+    assert len({c.batch for c in claims}) == 1
+    truth = {one.claim_id: one.id for one in world.living()}
+    assert {c.id: c.instance_id for c in claims} == truth
+    ends_well(world, job)
+    assert len(world.made()) == 3
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_a_lost_answer_is_asked_for_again_for_all_at_once(world: World, died: bool) -> None:
+    world.run(5)
+    world.kits["alpha"].fail("answers lost", 1)
+    job = world.slurm.submit(THREE)
+    while not launches(world):
+        world.run(0.5)
+    if died:
+        world.kill()
+        world.clock.advance(90)
+        world.start()
+    until(world, JobState.RUNNING, job)
+    assert launches(world) == 2
+    ends_well(world, job)
+    assert len(world.made()) == 3
+
+
+def test_machines_whose_answer_never_comes_are_ended_and_paid_for(world: World) -> None:
+    world.run(5)
+    job = world.slurm.submit(THREE)
+    for _ in range(40):
+        world.kits["alpha"].fail("answers lost", 3)
+        world.run(2)
+    world.kits["alpha"].heal()
+    first = [claim for claim in world.all_claims() if claim.offer.provider == "alpha"][:3]
+    assert {claim.error for claim in first} == {"unknown"}
+    until(world, JobState.COMPLETED, job, 3000)
+    ends_well(world, job)
+    lost = [one for one in world.made() if one.claim_id in {c.id for c in first}]
+    assert len(lost) == 3
+    assert {c.instance_id for c in world.all_claims() if c.cost(world.clock.now())} >= {one.id for one in lost}
+
+
+def test_a_batch_that_comes_short_goes_on_with_the_next_offer(world: World) -> None:
+    taken = [world.slurm.submit(JobSpec(run_s=2000, cpus_per_node=4)) for _ in range(2)]
+    for job in taken:
+        until(world, JobState.RUNNING, job)
+    gang = world.slurm.submit(JobSpec(run_s=60, nodes=2, exclusive=True))
+    until(world, JobState.RUNNING, gang)
+    mine = [c for c in world.claims() if c.gang]
+    assert sorted(c.offer.provider for c in mine) == ["alpha", "beta"]
+    assert all(c.state is ClaimState.OPEN for c in mine)
+    ends_well(world, *taken, gang)
