@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from burstd.model.errors import BadRequest, InsufficientCapacity, OutcomeUnknown, ProviderError
-from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER, Instance
+from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER
 from burstd.model.provider import LaunchOutcome, LaunchRequest
 from burstd.sim.cloud import SimInstance
 from burstd.sim.provider import SimProvider
@@ -37,13 +37,22 @@ class BatchProvider(SimProvider):
         self._answer()
         answers = {request.batch: request for request in requests}
         served = {batch: self._serve(request) for batch, request in answers.items()}
-        return tuple(LaunchOutcome(r.claim_id, self._part(r, served[r.batch])) for r in requests)
+        return tuple(self._part(r, served[r.batch]) for r in requests)
 
-    def _part(self, request: LaunchRequest, answer: Sequence[SimInstance] | ProviderError) -> Instance | ProviderError:
+    def _part(self, request: LaunchRequest, answer: Sequence[SimInstance] | ProviderError) -> LaunchOutcome:
         if isinstance(answer, ProviderError):
-            return answer
+            return LaunchOutcome(request.claim_id, answer)
+        given = {one.offer for one in answer}
+        none_left = InsufficientCapacity("no more are left")
+        offers = (request.offer, *request.others)
+        # Those before the last that was given were tried, as were all where it did not suffice.
+        short = len(answer) < len(json.loads(request.recipe))
+        tried = offers if short else offers[: max(offers.index(offer) for offer in given)]
+        warnings = tuple((offer, none_left) for offer in tried)
         place = json.loads(request.recipe).index(request.claim_id)
-        return self._seen(answer[place]) if place < len(answer) else InsufficientCapacity("no more are left")
+        if place >= len(answer):
+            return LaunchOutcome(request.claim_id, none_left, warnings=warnings)
+        return LaunchOutcome(request.claim_id, self._seen(answer[place]), answer[place].offer, warnings)
 
     def _serve(self, request: LaunchRequest) -> Sequence[SimInstance] | ProviderError:
         if request.tags.get(TAG_CLUSTER) != self._cluster or not request.batch:
@@ -79,10 +88,20 @@ class BatchProvider(SimProvider):
             tags = {**request.tags, TAG_CLAIM: claim_id, TAG_BATCH: request.batch}
             if len(claims) > 1:
                 del tags[TAG_CLAIM]
-            try:
-                made.append(self.cloud.launch(replace(request, claim_id=claim_id, tags=tags)))
-            except ProviderError:
+            one = self._make_one(replace(request, claim_id=claim_id, tags=tags))
+            if one is None:
                 break
-            made[-1].meant_for = claim_id
+            made.append(one)
         self._tokens[request.batch] = " ".join(one.id for one in made)
         return made
+
+    def _make_one(self, request: LaunchRequest) -> SimInstance | None:
+        """By the first of its offers that is left."""
+        for offer in (request.offer, *request.others):
+            try:
+                made = self.cloud.launch(replace(request, offer=offer))
+            except InsufficientCapacity:
+                continue
+            made.meant_for = request.claim_id
+            return made
+        return None

@@ -112,6 +112,9 @@ class SimKit:
                 ("cpu", "gpu"), (CPU, GPU), prices, capacity, (25.0, 30.0), strict=True
             )
         ]
+        if batches:
+            elsewhere = Offer(name, "r1", "z2", "cpu.m", False, CPU, Decimal("1.2"))
+            stocks.append(Stock(elsewhere, 1, boot_s=25.0))
         self.cloud = SimCloud(clock, machines, stocks, name, net="10.1" if name == "alpha" else "10.2")
         self._watch = ends
         self._lag_s = lag_s

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from burstd.model.claim import ClaimState
+from burstd.model.errors import TokenSpent
 from burstd.model.job import JobState
 from burstd.sim.job import JobSpec
+from tests.crash.clouds import SimKit
 from tests.crash.world import World
 
 THREE = JobSpec(run_s=300, nodes=3, exclusive=True)
@@ -44,6 +46,7 @@ def test_three_machines_come_from_one_call_and_are_told_apart(world: World) -> N
     assert launches(world) == 1
     claims = world.claims()
     assert len({c.batch for c in claims}) == 1
+    assert sorted(c.offer.zone for c in claims) == ["z1", "z1", "z2"], "each bears the offer that it was given"
     truth = {one.claim_id: one.id for one in world.living()}
     assert {c.id: c.instance_id for c in claims} == truth
     ends_well(world, job)
@@ -74,7 +77,8 @@ def test_machines_whose_answer_never_comes_are_ended_and_paid_for(world: World) 
         world.kits["alpha"].fail("answers lost", 3)
         world.run(2)
     world.kits["alpha"].heal()
-    first = [claim for claim in world.all_claims() if claim.offer.provider == "alpha"][:3]
+    alpha = [claim for claim in world.all_claims() if claim.offer.provider == "alpha"]
+    first = sorted(alpha, key=lambda claim: claim.created)[:3]
     assert {claim.error for claim in first} == {"unknown"}
     until(world, JobState.COMPLETED, job, 3000)
     ends_well(world, job)
@@ -93,3 +97,16 @@ def test_a_batch_that_comes_short_goes_on_with_the_next_offer(world: World) -> N
     assert sorted(c.offer.provider for c in mine) == ["alpha", "beta"]
     assert all(c.state is ClaimState.OPEN for c in mine)
     ends_well(world, *taken, gang)
+
+
+def test_a_spent_token_is_not_used_again(world: World) -> None:
+    world.run(5)
+    alpha = world.kits["alpha"]
+    assert isinstance(alpha, SimKit)
+    alpha.provider.faults.refuse.append(TokenSpent("busy inside"))
+    job = world.slurm.submit(THREE)
+    until(world, JobState.RUNNING, job)
+    spent = [c for c in world.all_claims() if c.error == "rate"]
+    assert len(spent) == 3
+    assert all(c.state is ClaimState.GONE and c.attempts == 1 for c in spent)
+    ends_well(world, job)

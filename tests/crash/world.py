@@ -105,7 +105,7 @@ class World:
                 self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (3, 2), ("1.0", "4.0"))
             case "batches":
                 prices = ("1.0", "4.0")
-                self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (4, 2), prices, batches=True)
+                self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (3, 2), prices, batches=True)
             case _:
                 pass
         self.bomb, self.disk, self.line = Bomb(), Disk(), Line(self.clock)
