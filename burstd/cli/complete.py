@@ -32,6 +32,11 @@ def staged_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
     return _starting(incomplete, (job["job"] for job in _answer(ctx, "/stage").get("jobs", ())))
 
 
+def providers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of providers."""
+    return _starting(incomplete, (provider["name"] for provider in _answer(ctx, "/status").get("providers", ())))
+
+
 def _node_names(found: Iterable[dict[str, Any]]) -> Iterator[str]:
     for node in found:
         yield node["slot"]

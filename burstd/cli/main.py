@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli import bill, check, config, event, job, node, plan, scale, stage, status
+from burstd.cli import bill, check, config, event, job, node, plan, provider, scale, stage, status
 from burstd.cli.session import DEFAULT_SOCKET, Code, Json, Shared
 
 app = typer.Typer(
@@ -55,6 +55,7 @@ app.add_typer(job.app, name="job")
 app.command()(job.explain)
 app.add_typer(event.app, name="event")
 app.add_typer(stage.app, name="stage")
+app.add_typer(provider.app, name="provider")
 app.command()(plan.plan)
 app.command()(plan.hold)
 app.command()(plan.unhold)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
+import pwd
 import socket
 import sys
 from collections.abc import Mapping
@@ -54,6 +54,10 @@ class Unreachable(Exception):
     """The daemon cannot be reached; the message says why and how to see more."""
 
 
+class NotRunning(Unreachable):
+    """Nobody listens: burstd does not run here, or listens elsewhere."""
+
+
 class Session:
     """A connection to the daemon, and how to say what came of it."""
 
@@ -71,15 +75,23 @@ class Session:
     ) -> Any:
         """An answer; ends the program with a sentence and the right code where there is none."""
         try:
-            status, answer = self.talk(method, path, body, params)
+            return self.answered(*self.talk(method, path, body, params))
         except Unreachable as error:
             self.fail(Code.UNREACHABLE, str(error))
+
+    def answered(self, status: int, answer: Any) -> Any:
+        """The answer itself; ends the program where it is a no."""
         if status >= 400:
             self.fail(_CODES.get(status, Code.UNREACHABLE), answer.get("error", f"The daemon answered {status}."))
         return answer
 
     def talk(
-        self, method: str, path: str, body: object = None, params: Mapping[str, str | int | float] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        params: Mapping[str, str | int | float] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> tuple[int, Any]:
         """Status and answer. Raises Unreachable."""
         import httpx  # noqa: PLC0415  # help and completion do without it
@@ -87,16 +99,14 @@ class Session:
         if self._client is None:
             # Without the environment: a proxy has no part in a unix socket.
             transport = httpx.HTTPTransport(uds=str(self.path))
-            self._client = httpx.Client(
-                transport=transport, base_url="http://burstd/v1", timeout=TIMEOUT_S, trust_env=False
-            )
+            self._client = httpx.Client(transport=transport, base_url="http://burstd/v1", trust_env=False)
         try:
-            answer = self._client.request(method, path, json=body, params=params)
+            answer = self._client.request(method, path, json=body, params=params, timeout=timeout_s)
             return answer.status_code, answer.json()
         except httpx.TimeoutException:
-            raise Unreachable(_more(f"burstd does not answer on {self.path} within {TIMEOUT_S:.0f} s.")) from None
+            raise Unreachable(_more(f"burstd does not answer on {self.path} within {timeout_s:.0f} s.")) from None
         except httpx.ConnectError:
-            raise Unreachable(_more(_why_not(self.path))) from None
+            raise _why_not(self.path) from None
         except httpx.TransportError as error:
             raise Unreachable(_more(f"burstd broke the connection on {self.path} off ({error}).")) from None
         except ValueError:
@@ -119,29 +129,32 @@ def _more(text: str) -> str:
     return f"{text}\nSee more with: systemctl status burstd; journalctl -u burstd"
 
 
-def _why_not(path: Path) -> str:
+def _why_not(path: Path) -> Unreachable:
     """Tries once more without HTTP, whose errors do not tell."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.connect(str(path))
     except FileNotFoundError:
-        return (
+        return NotRunning(_more(
             f"There is no socket {path}: burstd does not run here, or listens elsewhere "
             "(say where with --socket or BURSTD_SOCKET)."
-        )
+        ))  # fmt: skip
     except ConnectionRefusedError:
         if not path.is_socket():
-            return f"{path} is no socket; choose the daemon's with --socket."
-        return f"Nobody listens on {path}: burstd has ended and left its socket behind."
+            return Unreachable(_more(f"{path} is no socket; choose the daemon's with --socket."))
+        return NotRunning(_more(f"Nobody listens on {path}: burstd has ended and left its socket behind."))
     except PermissionError:
-        return f"{_me()} may not connect to {path}: look at the modes of its folder with ls -ld {path.parent}."
+        return Unreachable(_more(
+            f"User {whoami()} may not connect to {path}: look at the modes of its folder with ls -ld {path.parent}."
+        ))  # fmt: skip
     except OSError as error:
-        return f"{path} cannot be connected to: {error.strerror or error}."
-    return f"burstd on {path} did not take the connection; it may have just started."
+        return Unreachable(_more(f"{path} cannot be connected to: {error.strerror or error}."))
+    return Unreachable(_more(f"burstd on {path} did not take the connection; it may have just started."))
 
 
-def _me() -> str:
+def whoami() -> str:
+    """The name of the user who runs burstctl, as far as the system knows one."""
     try:
-        return f"User {getpass.getuser()}"
-    except (KeyError, OSError):
-        return f"User id {os.geteuid()}"
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid {os.geteuid()}"

@@ -10,7 +10,5 @@ from burstd.model.offer import Pool
 def images_named(provider: str, pools: Iterable[Pool]) -> tuple[str, ...]:
     """Those in the rules of these pools for this provider, each once; rules that leave it to the provider name none."""
     return tuple(
-        dict.fromkeys(
-            rule.image for pool in pools for rule in pool.rules if rule.provider == provider and rule.image
-        )
+        dict.fromkeys(rule.image for pool in pools for rule in pool.rules if rule.provider == provider and rule.image)
     )

@@ -24,6 +24,7 @@ from burstd.daemon.hints import Hints
 from burstd.daemon.loop import Loop
 from burstd.daemon.observer import Pace
 from burstd.daemon.office import DaemonOffice
+from burstd.daemon.provider_checks import ProviderChecks
 from burstd.daemon.reconciler import Reconciler, Rules
 from burstd.daemon.systemd import Notifier
 from burstd.daemon.wake import Wake
@@ -129,7 +130,7 @@ def run(ready: Ready) -> None:
             providers=providers, prover=_prover(prover, room, settings), workers=workers, clock=clock,
             user_data=make.user_data(settings), new_id=new_id, stage=room,
         )  # fmt: skip
-        _run(ready, stack, _Parts(clock, store, wake, scheduler, workers, reconciler, hints, room))
+        _run(ready, stack, _Parts(clock, store, wake, scheduler, providers, workers, reconciler, hints, room))
 
 
 def _staging(
@@ -170,6 +171,7 @@ class _Parts:
     store: Store
     wake: Wake
     scheduler: Scheduler
+    providers: Mapping[str, Provider]
     workers: ThreadWorkers
     reconciler: Reconciler
     hints: Hints
@@ -193,9 +195,10 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
 
     reader = parts.store.reader()
     stack.callback(reader.close)
+    checks = ProviderChecks(parts.providers, parts.workers)
     office = DaemonOffice(
         reader=reader, clock=parts.clock, facts=facts, latest=lambda: reconciler.latest, wake=parts.wake,
-        stage=parts.room,
+        checks=checks, stage=parts.room,
     )  # fmt: skip
     current = ready
 
@@ -226,6 +229,7 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     )
     control.start()
     stack.callback(control.stop)
+    stack.callback(checks.close)
     hints = parts.hints
     hints.start()
     stack.callback(hints.stop)

@@ -11,6 +11,7 @@ from burstd.model.command import Command, CommandResult
 from burstd.model.data import StageState, Staging
 from burstd.model.errors import BurstdError
 from burstd.model.plan import Plan
+from burstd.model.provider import Finding
 from burstd.model.snapshot import Snapshot
 from burstd.settings import Quota
 from burstd.store import BillLine, Event, Held, Noted
@@ -18,10 +19,16 @@ from burstd.store.money import Group
 
 COMMAND_TIMEOUT_S = 20.0
 """How long a caller waits for the deciding thread; longer than a loop with a slow slurmctld takes."""
+CHECK_TIMEOUT_S = 120.0
+"""How long a caller waits for a provider that looks at itself: some dozens of calls, one after the other."""
 
 
 class NoAnswer(BurstdError):
     """The deciding thread did not take the command in time, or is ending; it was taken off the queue, not done."""
+
+
+class CheckUnderWay(BurstdError):
+    """A provider looks at itself once at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +202,21 @@ class StageOffice(Protocol):
         ...
 
 
+class CheckOffice(Protocol):
+    """Providers that look at themselves. Every method may be called from any thread."""
+
+    def able(self) -> Mapping[str, bool]:
+        """Every provider's name, and whether it can."""
+        ...
+
+    def run(self, name: str, images: Sequence[str], timeout_s: float = CHECK_TIMEOUT_S) -> Sequence[Finding]:
+        """Has it look, with the images that pools name, and waits; what was not found in time is said so in the last.
+
+        Raises KeyError for no such provider, CheckUnderWay and NoAnswer.
+        """
+        ...
+
+
 class Office(Protocol):
     """The daemon, as the control interface sees it. Every method may be called from any thread."""
 
@@ -206,6 +228,11 @@ class Office(Protocol):
     @property
     def stage(self) -> StageOffice | None:
         """Staging; None: the settings have none."""
+        ...
+
+    @property
+    def checks(self) -> CheckOffice:
+        """Providers that look at themselves."""
         ...
 
     def now(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from burstd.daemon.control_office import COMMAND_TIMEOUT_S, Facts, NoAnswer, Records, StageOffice
+from burstd.daemon.control_office import COMMAND_TIMEOUT_S, CheckOffice, Facts, NoAnswer, Records, StageOffice
 from burstd.model.clock import Clock
 from burstd.model.command import Command, CommandResult
 from burstd.model.errors import BurstdError
@@ -26,10 +26,12 @@ class DaemonOffice:
         facts: Callable[[], Facts],
         latest: Callable[[], tuple[Snapshot, Plan] | None],
         wake: Callable[[], None],
+        checks: CheckOffice,
         stage: StageOffice | None = None,
     ) -> None:
         self.reader: Records = reader
         self.stage: StageOffice | None = stage
+        self.checks: CheckOffice = checks
         self._clock = clock
         self._facts = facts
         self._latest = latest

@@ -58,7 +58,7 @@ def status(
             settings=facts.settings, paused=snapshot.paused,
         ),
         slurm=_slurm(snapshot.slurm, facts.slurm_version),
-        providers=[_provider(name, cloud, snapshot, facts.calls) for name, cloud in sorted(snapshot.clouds.items())],
+        providers=[provider_view(n, cloud, snapshot, facts.calls) for n, cloud in sorted(snapshot.clouds.items())],
         pools=[
             *(_pool(pool, snapshot, plan) for pool in snapshot.pools.values()),
             *(_storage(node, snapshot) for node in snapshot.store_nodes),
@@ -108,7 +108,8 @@ def _slurm(slurm: SlurmView | Unavailable, version: str) -> SlurmStateView:
     )
 
 
-def _provider(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mapping[str, int]) -> ProviderView:
+def provider_view(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mapping[str, int]) -> ProviderView:
+    """One cloud at a glance."""
     bad = next((p for p in (cloud.instances, cloud.offers, cloud.leftovers) if isinstance(p, Unavailable)), None)
     instances = () if isinstance(cloud.instances, Unavailable) else cloud.instances
     return ProviderView(
@@ -120,7 +121,7 @@ def _provider(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mapping[st
         offers=0 if isinstance(cloud.offers, Unavailable) else len(cloud.offers),
         leftovers=0 if isinstance(cloud.leftovers, Unavailable) else len(cloud.leftovers),
         calls=calls.get(name, 0),
-        breakers=[_breaker(b) for b in closed(snapshot) if b.key.partition("/")[0] == name],
+        breakers=[breaker_view(b) for b in closed(snapshot) if b.key.partition("/")[0] == name],
     )
 
 
@@ -129,7 +130,8 @@ def closed(snapshot: Snapshot) -> list[Breaker]:
     return [b for b in snapshot.breakers if b.until > snapshot.now]
 
 
-def _breaker(breaker: Breaker) -> BreakerView:
+def breaker_view(breaker: Breaker) -> BreakerView:
+    """A breaker as it is shown."""
     return BreakerView(
         key=breaker.key,
         cause=breaker.cause,
@@ -165,7 +167,7 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
                     created=when(p.created))
             for p in snapshot.pins if p.pool == pool.name
         ],
-        breakers=[_breaker(b) for b in closed(snapshot) if _bears_on(b, pool, snapshot)],
+        breakers=[breaker_view(b) for b in closed(snapshot) if _bears_on(b, pool, snapshot)],
         cost_per_hour=per_hour(claims),
     )  # fmt: skip
 
@@ -190,7 +192,7 @@ def _storage(node: StoreNode, snapshot: Snapshot) -> PoolView:
         leaving=sorts["leaving"],
         failed=sorts["failed"],
         pins=[],
-        breakers=[_breaker(b) for b in closed(snapshot) if _bears_on(b, node.pool, snapshot)],
+        breakers=[breaker_view(b) for b in closed(snapshot) if _bears_on(b, node.pool, snapshot)],
         cost_per_hour=per_hour(claims),
     )
 

@@ -3,7 +3,16 @@
 from burstd.settings.difference import Change, Difference, diff, until_restart
 from burstd.settings.faults import Fault, SettingsError
 from burstd.settings.load import DEFAULT_PATH, load, loads, pools
-from burstd.settings.plugins import Chosen, Plugin, Plugins, PluginUnusable, Resolved, resolve, resolve_store
+from burstd.settings.plugins import (
+    Chosen,
+    Plugin,
+    Plugins,
+    PluginUnusable,
+    Resolved,
+    resolve,
+    resolve_provider,
+    resolve_store,
+)
 from burstd.settings.sections import Daemon, NodeSettings, Policies, PoolSettings, Settings, Slurm
 from burstd.settings.staging import Dataset, Quota, Staging, StoreSettings
 
@@ -33,6 +42,7 @@ __all__ = [
     "loads",
     "pools",
     "resolve",
+    "resolve_provider",
     "resolve_store",
     "until_restart",
 ]

@@ -130,8 +130,23 @@ def resolve(settings: Settings, plugins: Plugins, *, check_files: bool = True) -
 
 def resolve_store(settings: Settings, plugins: Plugins, name: str) -> Chosen:
     """One of the stores alone, whatever is wrong elsewhere. Raises SettingsError, and KeyError for no such store."""
+    return _alone(settings, plugins, "stagers", name, settings.staging.stores[name])
+
+
+def resolve_provider(settings: Settings, plugins: Plugins, name: str) -> Chosen:
+    """One of the providers alone, whatever is wrong elsewhere. Raises SettingsError, KeyError for no such provider."""
+    return _alone(settings, plugins, "providers", name, settings.providers[name])
+
+
+def _alone(
+    settings: Settings,
+    plugins: Plugins,
+    group: Literal["providers", "stagers"],
+    name: str,
+    table: ProviderSettings | StoreSettings,
+) -> Chosen:
     faults: list[Fault] = []
-    found = _named(plugins, "stagers", {name: settings.staging.stores[name]}, faults, check_files=True)
+    found = _named(plugins, group, {name: table}, faults, check_files=True)
     if faults:
         raise SettingsError(settings.source, faults)
     return found[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -12,12 +12,13 @@ from pathlib import Path
 from burstd.core.decide import decide
 from burstd.core.tuning import Tuning
 from burstd.daemon.control import ControlServer
-from burstd.daemon.control_office import COMMAND_TIMEOUT_S, Facts, Records, StageOffice
+from burstd.daemon.control_office import CHECK_TIMEOUT_S, COMMAND_TIMEOUT_S, CheckUnderWay, Facts, Records, StageOffice
 from burstd.daemon.sockets import listen
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.command import Command, CommandResult, PlanNow
 from burstd.model.plan import Plan
+from burstd.model.provider import Finding
 from burstd.model.snapshot import Snapshot
 from burstd.store import Reader, Store
 
@@ -33,6 +34,27 @@ def carried_out(command: Command) -> CommandResult:
     return CommandResult(f"Carried out {type(command).__name__}.")
 
 
+class FakeChecks:
+    """Of the clouds, ``sky`` looks at itself; it finds the images that it was given. ``busy``: it is looking."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.found: tuple[Finding, ...] = (
+            Finding("credentials", True, "user burstd of account 7"),
+            Finding("quota", False, "room for no machine", "ask for more"),
+            Finding("terminate", None, "no machine to try it on"),
+        )
+
+    def able(self) -> Mapping[str, bool]:
+        return {"sandbox": False, "sky": True}
+
+    def run(self, name: str, images: Sequence[str], timeout_s: float = CHECK_TIMEOUT_S) -> Sequence[Finding]:
+        assert (name, timeout_s) == ("sky", CHECK_TIMEOUT_S)
+        if self.busy:
+            raise CheckUnderWay("a check of provider sky is under way")
+        return (*self.found, *(Finding(f"image {image}", True, "is there") for image in images))
+
+
 @dataclass
 class FakeOffice:
     """``answer`` says what comes of a command; ``asked`` is every command so far."""
@@ -43,11 +65,12 @@ class FakeOffice:
     alarms: tuple[str, ...] = ()
     asked: list[Command] = field(default_factory=list)
     answer: Callable[[Command], CommandResult] = carried_out
+    checks: FakeChecks = field(default_factory=FakeChecks)
 
     def reset(self) -> None:
         """As new; one server serves many tests."""
         self.last, self.alarms, self.asked, self.answer = (SNAPSHOT, PLAN), (), [], carried_out
-        self.stage = None
+        self.stage, self.checks = None, FakeChecks()
 
     def now(self) -> float:
         return NOW
