@@ -21,14 +21,18 @@ from burstd.model.snapshot import SlurmView, Snapshot
 AllowedOffers = Mapping[str, tuple[Offer, ...]]
 
 
-def make_target(snapshot: Snapshot, policies: Sequence[Policy], keep_s: float = KEEP_S) -> Target:
+def make_target(
+    snapshot: Snapshot, policies: Sequence[Policy], keep_s: float = KEEP_S, spot_interruptions: int = 0
+) -> Target:
     """What is wanted and what may go now. Pure; each want has its slots named and at least one offer.
+
+    ``spot_interruptions`` is Tuning's.
 
     No policy lets a node go that holds output of a job (keeping.py); an administrator's pin may have it closed.
 
     Where Slurm cannot be read, a policy failed or the snapshot is paused, nothing is wanted and nothing released.
     """
-    target = place(snapshot, demand(snapshot))
+    target = place(snapshot, demand(snapshot), spot_interruptions)
     if not isinstance(snapshot.slurm, SlurmView):
         return target
     look_at = target.look_at

@@ -8,6 +8,7 @@ from burstd.core.chain import make_target
 from burstd.core.gate import hold_ready, move_gate
 from burstd.core.lifecycle import advance
 from burstd.core.offers import image_of, others_of
+from burstd.core.spot import notice_remarks, notice_steps
 from burstd.core.storage_node import storage_steps
 from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
 from burstd.core.tuning import Tuning
@@ -24,8 +25,9 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Pl
     alone can take them.
     """
     view = look(snapshot, tuning.gate, tuning.keep_node_s)
-    target = make_target(snapshot, policies, tuning.keep_node_s) if isinstance(snapshot.slurm, SlurmView) else Target()
-    steps = [*advance(view, tuning), *hold_ready(view, target)]
+    read = isinstance(snapshot.slurm, SlurmView)
+    target = make_target(snapshot, policies, tuning.keep_node_s, tuning.spot_interruptions) if read else Target()
+    steps = [*notice_steps(view), *advance(view, tuning), *hold_ready(view, target)]
     moving = frozenset(step.claim_id for step in steps if isinstance(step, Move))
     actions: list[Action] = [
         *steps,
@@ -36,7 +38,7 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Pl
         *remove_orphans(snapshot, view, tuning),
         *storage_steps(snapshot, tuning),
     ]
-    return Plan(tuple(actions), target, target.remarks)
+    return Plan(tuple(actions), target, (*target.remarks, *notice_remarks(view)))
 
 
 def make_claims(view: View, target: Target) -> list[MakeClaim]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
+from burstd.core.spot import why_closed
 from burstd.core.tuning import Tuning
 from burstd.core.view import WAITING, View
 from burstd.model.claim import Claim
@@ -136,7 +137,7 @@ def _has_nodes(view: View, job_id: str) -> bool:
 
 
 def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Claim], list[str]]:
-    """Open or ready claims to bring back behind the gate: released, held by an administrator, or dead in Slurm."""
+    """Open or ready claims to bring back behind the gate: released, held, taken back, or dead in Slurm."""
     released = {r.claim_id: r.reason for r in target.releases}
     closes: list[Claim] = []
     reasons: list[str] = []
@@ -148,6 +149,8 @@ def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Cl
             reason = "held by an administrator"
         elif node is not None and node.state == "DOWN" and not node.busy:
             reason = f"down in Slurm ({node.reason or 'no reason given'})"
+        elif taken_back := why_closed(claim, view):
+            reason = taken_back
         elif claim.id in released and not view.snapshot.paused:
             reason = released[claim.id]
         elif claim.pool not in view.snapshot.pools and not _at_work(claim, view) and not view.snapshot.paused:
@@ -173,6 +176,8 @@ def hold_ready(view: View, target: Target) -> list[Action]:
             continue
         if claim.id in released or claim.slot in view.snapshot.held_slots:
             reason = released.get(claim.id, "held by an administrator")
+        elif taken_back := why_closed(claim, view):
+            reason = taken_back
         elif claim.pool not in view.snapshot.pools and not _at_work(claim, view):
             reason = f"pool {claim.pool} is not configured any more"
         else:

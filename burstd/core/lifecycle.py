@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from burstd.core.notices import INTERRUPTED
+from burstd.core.spot import given_up
 from burstd.core.tuning import Tuning
 from burstd.core.view import View
 from burstd.model.claim import Cause, Claim
@@ -41,7 +43,9 @@ def advance(view: View, tuning: Tuning) -> list[Action]:
     actions: list[Action] = []
     for claim in view.snapshot.claims:
         step = _STEPS.get(claim.state)
-        if step is not None:
+        if why := given_up(claim, view):
+            actions += failed(claim, INTERRUPTED, f"its machine is taken back: {why}")
+        elif step is not None:
             actions += step(claim, view, tuning)
     return _merged(actions)
 

@@ -6,7 +6,7 @@ looked at again, so that the time grows with jobs plus patterns times bins, not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from burstd.core.capacity import Bin, Kind, capacity
 from burstd.core.demand import Ask, Demand, task_ids
@@ -14,6 +14,7 @@ from burstd.core.gangs import place_gang
 from burstd.core.offers import Judged, candidates
 from burstd.core.packer import Outcome, Packer
 from burstd.core.pattern import Pattern, Patterns
+from burstd.core.spot import steady_first, wary, why_steady
 from burstd.core.wording import Wording
 from burstd.model.claim import Cause
 from burstd.model.offer import Offer
@@ -21,14 +22,17 @@ from burstd.model.policy import Release, Remark, Target, Want
 from burstd.model.snapshot import SlurmView, Snapshot
 
 
-def place(snapshot: Snapshot, demand: Demand) -> Target:
-    """What is wanted for the jobs that count, what is idle, and a remark for each job of a burst partition."""
+def place(snapshot: Snapshot, demand: Demand, spot_interruptions: int = 0) -> Target:
+    """What is wanted for the jobs that count, what is idle, and a remark for each job of a burst partition.
+
+    ``spot_interruptions`` is Tuning's.
+    """
     judged = {name: candidates(snapshot, pool) for name, pool in snapshot.pools.items()}
     offers = {name: tuple(j.offer for j in some if j.offer and not j.refused) for name, some in judged.items()}
     if not isinstance(snapshot.slurm, SlurmView):
         why = f"Slurm could not be read: {snapshot.slurm.error}"
         return Target(offers=offers, remarks=(Remark("placement", "slurm", "wait", why),))
-    return _Placement(snapshot, snapshot.slurm, judged, offers).run(demand)
+    return _Placement(snapshot, snapshot.slurm, judged, offers, spot_interruptions).run(demand)
 
 
 class _Placement:
@@ -40,11 +44,13 @@ class _Placement:
         slurm: SlurmView,
         judged: Mapping[str, tuple[Judged, ...]],
         offers: Mapping[str, tuple[Offer, ...]],
+        spot_interruptions: int,
     ) -> None:
         self._snapshot = snapshot
         self._slurm = slurm
         self._judged = judged
         self._offers = offers
+        self._spot_interruptions = spot_interruptions
         self._patterns = Patterns(snapshot, slurm, offers)
         self._remarks: list[Remark] = []
         self._placed: dict[str, tuple[str, ...]] = {}
@@ -67,7 +73,8 @@ class _Placement:
             else:
                 done = self._place_gangs(packer, ask, patterns)
             if ask.burst:
-                verdict, reason = wording.of(ask, patterns, done)
+                times = self._times(job.id for job in ask.jobs)
+                verdict, reason = wording.of(ask, patterns, done, times)
                 self._remarks += [Remark("placement", f"job:{job.id}", verdict, reason) for job in ask.jobs]
         releases = tuple(
             Release(claim.id, claim.pool, f"{claim.slot} is idle and no pending job needs it")
@@ -137,16 +144,21 @@ class _Placement:
             wants += [self._want(some, gang) for some in alike.values()]
         return tuple(sorted(wants, key=lambda w: self._order[w.jobs[0]]))
 
+    def _times(self, jobs: Iterable[str]) -> int:
+        return wary(self._snapshot, jobs, self._spot_interruptions)
+
     def _want(self, bins: list[Bin], gang: str = "") -> Want:
         first = bins[0]
         jobs = tuple(dict.fromkeys(first.jobs))
+        times, offers = self._times(jobs), self._offers[first.pool]
+        steady = steady_first(offers) if times else offers
         shown = ", ".join(jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
         return Want(
             pool=first.pool,
             nodes=len(bins),
             cause=Cause.DEMAND,
-            reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}",
-            offers=self._offers[first.pool],
+            reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}{why_steady(steady, times)}",
+            offers=steady,
             jobs=jobs,
             users=tuple(first.users),
             gang=gang,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from burstd.core.notices import Told, read, to_write, told_of
+from burstd.core.notices import NOT_A_NODE, Told, to_write, told_of, words
 from burstd.core.view import View
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
@@ -25,6 +25,7 @@ REQUEUE_S = 130.0
 _AT_WORK = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
 _GOING = frozenset({S.FAILED, S.LOST, S.TERMINATING})
 _BEFORE = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING})
+_OFF = frozenset({"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"})
 
 
 def notice_steps(view: View) -> list[Action]:
@@ -39,13 +40,32 @@ def _drains(view: View) -> list[Action]:
     steps: list[Action] = []
     for claim in view.snapshot.claims:
         notice, node = view.snapshot.progress.notices.get(claim.id), view.node(claim.slot)
-        # One that is no node yet is given up by lifecycle.py.
-        if notice is None or node is None or claim.state in _GOING or not (node.up or claim.state is S.CLOSING):
+        if notice is None or node is None or node.powered_down or "POWERING_DOWN" in node.flags:
             continue
-        reason = to_write(node, notice)
-        if reason:
+        a_node = claim.state in (S.OPEN, S.CLOSING) or (claim.state in NOT_A_NODE and _used(claim, view))
+        if a_node and (reason := to_write(node, notice)):
             steps.append(Drain(claim.id, claim.slot, reason))
     return steps
+
+
+def _used(claim: Claim, view: View) -> bool:
+    """A job is, or was, on the machine though burstd has not opened it (so far, or since it was restarted)."""
+    node = view.node(claim.slot)
+    at_work = node is not None and node.busy and not node.flags & _OFF and node.address == claim.address
+    return at_work or claim.id in view.kept
+
+
+def given_up(claim: Claim, view: View) -> str:
+    """Why a machine that is no node yet is not waited for any longer; empty: nothing is known against it."""
+    progress = view.snapshot.progress
+    if claim.state not in NOT_A_NODE or _used(claim, view):
+        return ""
+    if notice := progress.notices.get(claim.id):
+        waits = claim.state is S.LAUNCHING and claim.id in progress.busy
+        return "" if waits else words(notice).removeprefix("burstd: ")
+    started = claim.state is S.READY or claim.id in progress.started
+    told = told_of(view.node(claim.slot)) if started else None
+    return told.words if told is not None else ""
 
 
 def _jobs(view: View) -> list[Action]:
@@ -92,7 +112,7 @@ def _run(job: Job, view: View) -> JobRun:
 def _starts(view: View) -> list[Action]:
     """Jobs whose last run was cut short need not wait as long as Slurm lets a requeued job wait."""
     cut = view.snapshot.interruptions
-    words = dict.fromkeys(
+    jobs = dict.fromkeys(
         job.het_job_id or job.id
         for job in (view.slurm.jobs if view.slurm and cut else ())
         if job.state is JobState.PENDING
@@ -100,7 +120,7 @@ def _starts(view: View) -> list[Action]:
         and view.now < job.eligible <= view.now + REQUEUE_S
         and job.restarts - 1 in cut.get(job.id, ())
     )
-    return [StartNow(tuple(words))] if words else []
+    return [StartNow(tuple(jobs))] if jobs else []
 
 
 def _undrains(view: View) -> list[Action]:
@@ -139,18 +159,23 @@ def steady_first(offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     return tuple(sorted(offers, key=lambda offer: offer.spot))
 
 
+def why_steady(offers: tuple[Offer, ...], times: int) -> str:
+    """What is said of the choice for a job that has lost so many machines."""
+    if not times:
+        return ""
+    found = "on demand" if offers and not offers[0].spot else "spot, as the pool has no other offer now"
+    return f" ({found}: its machines were taken back {times} times)"
+
+
 def notice_remarks(view: View) -> tuple[Remark, ...]:
-    """What is to be said of jobs that run on machines that end, for ``burstctl explain``."""
-    if view.slurm is None:
-        return ()
+    """What is to be said of jobs that run on machines that are taken back."""
     told = {c.slot: t for c in view.snapshot.claims if c.state not in _BEFORE and (t := told_of(view.node(c.slot)))}
-    return tuple(
-        Remark("spot", f"job:{job.id}", "interrupted", f"the machine of {slot} is taken back: {told[slot].words}")
-        for job in (view.slurm.jobs if told else ())
-        if job.state in _AT_WORK
-        for slot in job.node_list[:1] + tuple(s for s in job.node_list[1:] if s in told)
-        if slot in told
-    )
-
-
-__all__ = ["notice_remarks", "notice_steps", "read", "steady_first", "wary", "why_closed"]
+    remarks: list[Remark] = []
+    for job in view.slurm.jobs if view.slurm is not None and told else ():
+        slot = next((s for s in job.node_list if s in told), "") if job.state in _AT_WORK else ""
+        if slot:
+            asked = (job.het_job_id or job.id, job.restarts) in view.snapshot.progress.requeued
+            stays = "; Slurm did not requeue it, so it runs until then" if asked else ""
+            text = f"the machine of {slot} is taken back: {told[slot].words}{stays}"
+            remarks.append(Remark("spot", f"job:{job.id}", "interrupted", text))
+    return tuple(remarks)

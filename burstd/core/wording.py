@@ -9,6 +9,7 @@ from burstd.core.demand import Ask
 from burstd.core.offers import Judged, free_slots_reason, why_none
 from burstd.core.packer import OPEN_TRUST_S, Outcome, Packer
 from burstd.core.pattern import Pattern, Patterns, Route
+from burstd.core.spot import steady_first, why_steady
 from burstd.model.claim import ClaimState
 from burstd.model.snapshot import Snapshot
 
@@ -34,10 +35,10 @@ class Wording:
         self._free = {name: packer.free_count(name) for name in snapshot.pools}
         self._slots = {n: free_slots_reason(snapshot, pool, self._free[n]) for n, pool in snapshot.pools.items()}
 
-    def of(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome) -> tuple[str, str]:
-        """Verdict and reason."""
+    def of(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome, times: int = 0) -> tuple[str, str]:
+        """Verdict and reason. ``times``: how often machines were taken from the jobs, if they avoid spot for it."""
         if ask.tasks == 1 and not done.left and len(done.there) + len(done.new) == 1:
-            return self._one((done.there or done.new)[0])
+            return self._one((done.there or done.new)[0], times)
         if not done.left and not done.new:
             return "covered", f"it has room on {_names(done.there)}"
         if not done.left and not done.there:
@@ -53,10 +54,12 @@ class Wording:
             parts.append(f"{done.left} task(s) wait: {self._left_out(ask, patterns, done)[1]}")
         return "boot" if done.new else "covered", "; ".join(parts)
 
-    def _one(self, found: Bin) -> tuple[str, str]:
+    def _one(self, found: Bin, times: int) -> tuple[str, str]:
         if found.kind is Kind.NEW:
-            offer = next(j.subject for j in self._judged[found.pool] if not j.refused)
-            return "boot", f"it gets a new node in pool {found.pool}: {found.name}, {offer}"
+            offers = tuple(j.offer for j in self._judged[found.pool] if j.offer is not None and not j.refused)
+            offers = steady_first(offers) if times else offers
+            why = why_steady(offers, times)
+            return "boot", f"it gets a new node in pool {found.pool}: {found.name}, {offers[0].id}{why}"
         if found.claim is not None and found.kind is Kind.COMING:
             return "covered", f"it has room on {found.name}, which is {_COMING[found.claim.state]}"
         return "covered", f"it has room on {found.name}, which is up and open to it"

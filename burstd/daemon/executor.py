@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
 from burstd.daemon.terminator import Terminator
@@ -23,6 +24,8 @@ from burstd.model.offer import Pool
 from burstd.model.plan import (
     Action,
     Bind,
+    Drain,
+    Interrupted,
     Launch,
     Learn,
     MakeClaim,
@@ -33,13 +36,16 @@ from burstd.model.plan import (
     Prove,
     Register,
     RemoveOrphans,
+    Requeue,
     SetGate,
     Start,
+    StartNow,
     Terminate,
     Unbind,
+    Undrain,
 )
 from burstd.model.prover import Prover
-from burstd.model.provider import ConsoleLog, Provider
+from burstd.model.provider import ConsoleLog, NodeWatch, Provider
 from burstd.model.scheduler import Scheduler
 from burstd.store import ClaimFields, Store
 
@@ -68,6 +74,7 @@ class Executor:
         trust: Trust,
         launcher: Launcher,
         terminator: Terminator,
+        interruptions: Interruptions,
         pools: Callable[[], Mapping[str, Pool]],
     ) -> None:
         self._store = store
@@ -80,6 +87,7 @@ class Executor:
         self._trust = trust
         self._launcher = launcher
         self._terminator = terminator
+        self._interruptions = interruptions
         self._pools = pools
 
     def apply(self, plan: Plan) -> int:
@@ -130,6 +138,8 @@ class Executor:
         match action:
             case Register() if len(action.addresses) > 1:
                 return [Register((pair,)) for pair in action.addresses]
+            case Undrain() if len(action.nodes) > 1:
+                return [Undrain((node,)) for node in action.nodes]
             case NodeDown() if len(action.nodes) > 1:
                 return [NodeDown((node,), action.reason) for node in action.nodes]
             case PowerDown() if len(action.nodes) > 1:
@@ -174,6 +184,18 @@ class Executor:
                 self._moves(action.ends, S.CLOSING, S.TERMINATING, [action.reason] * len(action.ends))
             case NodeDown():
                 self._scheduler.down(action.nodes, action.reason)
+            case Drain():
+                self._scheduler.drain((action.node,), action.reason)
+                self._store.append(f"slot:{action.node}", new="drained", reason=action.reason, cause="spot",
+                                   data={"claim": action.claim_id})  # fmt: skip
+            case Undrain():
+                self._scheduler.resume(action.nodes)
+            case Interrupted():
+                self._interruptions.note(action)
+            case Requeue():
+                self._interruptions.requeue(action)
+            case StartNow():
+                self._interruptions.start_now(action)
             case _:
                 raise TypeError(f"no such step: {action!r}")
         return 1
@@ -281,7 +303,7 @@ class Executor:
         claim = self._store.claim(action.claim_id)
         if claim.state is not S.PROVING or claim.id in self._memory.calling:
             return 0
-        pool = self._pools()[claim.pool]
+        provider, pool = self._providers[claim.offer.provider], self._pools()[claim.pool]
         self._memory.calling.add(claim.id)
 
         def done(result: Exception | None) -> None:
@@ -291,5 +313,9 @@ class Executor:
             else:
                 self._memory.started[claim.id] = self._clock.now()
 
-        self._workers.submit("nodes", lambda: self._prover.start(claim, pool), done)
+        def work() -> None:
+            watch = provider.watch() if claim.offer.spot and isinstance(provider, NodeWatch) else ""
+            self._prover.start(claim, pool, watch)
+
+        self._workers.submit("nodes", work, done)
         return 0

@@ -38,6 +38,8 @@ class Memory:
     tried_since: Mapping[str, float] = field(default_factory=dict)
     covered_since: Mapping[str, float] = field(default_factory=dict)
     booted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    requeued: set[tuple[str, int]] = field(default_factory=set)
+    """Runs of jobs of the queue whose requeue Slurm has taken, or refused."""
     refusals: dict[Action, tuple[float, str]] = field(default_factory=dict)
 
     def rest(self, key: str, now: float, pause: float) -> None:
@@ -94,6 +96,7 @@ class Memory:
             tried_since=dict(self.tried_since),
             covered_since=dict(self.covered_since),
             booted=dict(self.booted),
+            requeued=frozenset(self.requeued),
         )
 
     def due(self, now: float) -> float:

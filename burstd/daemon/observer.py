@@ -40,6 +40,9 @@ class Pace:
     cloud_fast_s: float = 1.0
     """While something of the provider's is about to change."""
     offers_s: float = 300.0
+    notices_s: float = 5.0
+    """The queues of notices and, where Slurm's state directory is watched, the nodes, while there are spot machines."""
+    notices_idle_s: float = 60.0
     prove_retry_s: float = 0.5
     call_retry_s: float = 2.0
     """First pause before a failed call is repeated; doubles to a minute."""

@@ -15,8 +15,10 @@ from burstd.core.inputs import booted
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
 from burstd.daemon.executor import Executor
+from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
+from burstd.daemon.notice_desk import NoticeDesk
 from burstd.daemon.observer import Observer, Pace
 from burstd.daemon.storage_nodes import StorageNodes
 from burstd.daemon.terminator import Terminator
@@ -112,9 +114,12 @@ class Reconciler:
             cluster=cluster, store=store, providers=providers, workers=workers, clock=clock, memory=self._memory,
             user_data=user_data, pools=self._pools, new_id=new_id, trust=trust,
         )  # fmt: skip
+        self._notices = NoticeDesk(providers, workers, clock, pace)
+        self._interruptions = Interruptions(store, scheduler, self._memory)
         self._executor = Executor(
             store=store, scheduler=scheduler, providers=providers, prover=prover, workers=workers, clock=clock,
-            memory=self._memory, trust=trust, launcher=launcher, terminator=terminator, pools=self._pools,
+            memory=self._memory, trust=trust, launcher=launcher, terminator=terminator,
+            interruptions=self._interruptions, pools=self._pools,
         )  # fmt: skip
         self.latest: tuple[Snapshot, Plan] | None = None
         """Of the last whole loop."""
@@ -143,6 +148,7 @@ class Reconciler:
                 self._stage_due = self._stage.step(snapshot.slurm, (*snapshot.claims, *snapshot.storage))
                 nodes = self._store_nodes(snapshot.storage, snapshot.now)
                 snapshot = replace(snapshot, data=self._stage.views(), store_nodes=nodes)
+            self._notices.settle(snapshot)
             plan = decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
             self._memory.tried_since = tried_since(self._memory.tried_since, snapshot, plan.target)
@@ -164,6 +170,7 @@ class Reconciler:
         failed += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         failed += self._stage.alarms() if self._stage is not None else []
         failed += storage_alarms(snapshot)
+        failed += self._notices.alarms()
         failed += [kept] if (kept := keeping.alarm(snapshot, self.rules.tuning.keep_node_s)) else []
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot, plan.target.look_at)
@@ -182,6 +189,7 @@ class Reconciler:
         now = self._clock.now()
         claims = self._store.claims()
         self._observer.look_at_clouds(claims)
+        self._notices.look(claims)
         storage = tuple(c for c in claims if c.cause is Cause.STORAGE)
         bound = {}
         if not isinstance(slurm, Unavailable):
@@ -201,7 +209,8 @@ class Reconciler:
             launched=self._store.launched(now - HOUR_S),
             paused=self._store.meta(PAUSED),
             bound=bound,
-            progress=self._memory.progress(self._observer, now),
+            progress=replace(self._memory.progress(self._observer, now), notices=self._notices.waiting(claims)),
+            interruptions=self._interruptions.of(() if isinstance(slurm, Unavailable) else slurm.jobs),
             data=self._stage.views() if self._stage is not None else {},
             storage=storage,
             store_nodes=self._store_nodes(storage, now),
@@ -218,10 +227,12 @@ class Reconciler:
         # Nobody tells when a node registers or a bound job starts.
         brisk = bool(snapshot.bound) or any(c.state in (ClaimState.PROVING, ClaimState.READY) for c in snapshot.claims)
         slurm = self._pace.slurm_fast_s if brisk else self._pace.tick_s if self.watching else self._pace.poll_s
+        # A machine may tell Slurm by itself that it ends.
+        slurm = min(slurm, self._pace.notices_s) if any(c.offer.spot for c in snapshot.claims) else slurm
         pins = min((pin.until for pin in snapshot.pins if pin.until is not None), default=float("inf"))
         every = (*snapshot.claims, *snapshot.storage)
         due = min(
-            self._memory.due(now), self._observer.due(every), pins, self._stage_due, look_at,
+            self._memory.due(now), self._observer.due(every), self._notices.due(every), pins, self._stage_due, look_at,
             self._storage.due(snapshot.storage, snapshot.store_nodes, now), now + slurm,
         )  # fmt: skip
         return max(0.0, due - now)

@@ -10,6 +10,8 @@ from burstd.model.claim import Claim
 from burstd.model.plan import (
     Action,
     Bind,
+    Drain,
+    Interrupted,
     Launch,
     Learn,
     MakeClaim,
@@ -20,10 +22,13 @@ from burstd.model.plan import (
     Prove,
     Register,
     RemoveOrphans,
+    Requeue,
     SetGate,
     Start,
+    StartNow,
     Terminate,
     Unbind,
+    Undrain,
 )
 from burstd.model.snapshot import Snapshot
 from burstd.slurm.hostlist import compress
@@ -76,7 +81,15 @@ def _making(group: Sequence[MakeClaim]) -> StepView:
 
 def _step(action: Action, claims: dict[str, Claim]) -> StepView:
     text, ids, nodes = _say(action, claims)
-    jobs = [action.job_id] if isinstance(action, Bind | Unbind) else []
+    match action:
+        case Bind() | Unbind():
+            jobs = [action.job_id]
+        case Requeue() | Interrupted():
+            jobs = [run.job_id for run in action.runs]
+        case StartNow():
+            jobs = list(action.jobs)
+        case _:
+            jobs = []
     return StepView(action=type(action).__name__, text=text, claims=list(ids), nodes=list(nodes), jobs=jobs)
 
 
@@ -116,6 +129,16 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
             return f"{how} {compress(nodes)} in Slurm: {reason}", ends, nodes
         case NodeDown(nodes, reason):
             return f"set {compress(nodes)} down in Slurm: {reason}", [], nodes
+        case Drain(claim_id, slot, reason):
+            return f"drain {slot} in Slurm: {reason}", [claim_id], [slot]
+        case Undrain(nodes):
+            return f"take burstd's drain off {compress(nodes)}: no machine stands behind it", [], nodes
+        case Requeue(runs, reason):
+            return f"requeue {_jobs(run.job_id for run in runs)}: {reason}", [], []
+        case Interrupted(runs, reason):
+            return f"note that {_jobs(run.job_id for run in runs)} lost a machine: {reason}", [], []
+        case StartNow(jobs):
+            return f"let {_jobs(jobs)} start again at once", [], []
         case Terminate(ids, reason):
             slots = named(ids)
             return f"end the machine{'s' if len(ids) > 1 else ''} of {compress(slots)}: {reason}", ids, slots
@@ -124,6 +147,11 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
             return f"remove {what} from {provider}: {reason}", [], []
         case _:
             raise TypeError(f"no such step: {action!r}")
+
+
+def _jobs(ids: Iterable[str]) -> str:
+    jobs = list(ids)
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
 
 
 def _gate(action: SetGate, opens: Sequence[str], closes: Sequence[str]) -> tuple[str, Collection[str], Collection[str]]:

@@ -136,6 +136,57 @@ class NodeDown:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Tell Slurm that a machine is taken back: no new job on its node."""
+
+    claim_id: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain:
+    """Take our own drain off slots without a machine."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One run of a job. ``rows``: ids of its rows in the queue, several for a het job; ``number``: restarts before."""
+
+    job_id: str
+    """As scontrol takes it."""
+    rows: tuple[str, ...]
+    number: int
+    comment: str = ""
+    """What stands in the job's comment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Have running jobs begin anew elsewhere. One that may not be requeued runs on."""
+
+    runs: tuple[JobRun, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Write down that runs end because their machine was taken away."""
+
+    runs: tuple[JobRun, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartNow:
+    """Spare requeued jobs the two minutes for which Slurm keeps them."""
+
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Terminate:
     """End the machines of claims that are TERMINATING."""
 
@@ -166,6 +217,11 @@ Action = (
     | Unbind
     | PowerDown
     | NodeDown
+    | Drain
+    | Undrain
+    | Requeue
+    | Interrupted
+    | StartNow
     | Terminate
     | RemoveOrphans
 )

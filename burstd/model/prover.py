@@ -21,8 +21,11 @@ class Prover(Protocol):
         """
         ...
 
-    def start(self, claim: Claim, pool: Pool) -> None:
-        """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``prove`` does."""
+    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+        """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``prove`` does.
+
+        ``watch``: a script of the provider's (NodeWatch) by which the machine is to learn of its end, and drain itself.
+        """
         ...
 
     def keep(self, claim_ids: Collection[str]) -> None:

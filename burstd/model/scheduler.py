@@ -70,6 +70,20 @@ class Scheduler(Protocol):
         """Says that the nodes are dead: jobs on them end as NODE_FAIL or are requeued."""
         ...
 
+    def requeue_jobs(self, job_ids: Collection[str]) -> None:
+        """Has running jobs begin anew; of a het job the id is its number. Those that can be are, also where it raises.
+
+        Raises SchedulerRefused where one is pending or over, or must not be requeued (``sbatch --no-requeue``).
+        """
+        ...
+
+    def start_now(self, job_ids: Collection[str]) -> None:
+        """Sets the begin time of pending jobs to now: Slurm keeps a requeued one from starting for two minutes.
+
+        For one that is still COMPLETING it is in vain: Slurm sets the time when that is over.
+        """
+        ...
+
     def set_comment(self, job_id: str, text: str) -> None:
         """Sets the job's Comment (``squeue -o %k``). The caller leaves a comment that the user wrote alone."""
         ...

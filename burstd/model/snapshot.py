@@ -11,7 +11,7 @@ from burstd.model.instance import Instance, Leftover
 from burstd.model.job import Job
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, Pool
-from burstd.model.provider import Idempotency
+from burstd.model.provider import Idempotency, Notice
 from burstd.model.storage_node import StoreNode
 
 
@@ -121,6 +121,10 @@ class Progress:
     """Since when pending jobs (or gangs) have had room on open burst nodes; for an hour where that was in vain."""
     covered_since: Mapping[str, float] = field(default_factory=dict)
     """Since when pending jobs have had room on nodes open to them (see core/covered.py)."""
+    notices: Mapping[str, Notice] = field(default_factory=dict)
+    """By claim, what the queues of clouds have announced of its machine and was not settled so far."""
+    requeued: frozenset[tuple[str, int]] = frozenset()
+    """Runs (a job's id for scontrol, its restarts before) whose requeue Slurm has taken, or refused."""
     booted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long the latest nodes of each pool took from their claim until they were ready, in seconds."""
 
@@ -148,6 +152,8 @@ class Snapshot:
     progress: Progress = field(default_factory=Progress)
     data: Mapping[str, DataView] = field(default_factory=dict)
     """How the data of jobs stands, by their ids in the queue; jobs without any are not in it."""
+    interruptions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """For jobs of the queue that were started before: which runs (``Job.restarts`` then) ended with their machine."""
     storage: tuple[Claim, ...] = ()
     """Storage nodes that are not GONE: they have no slot in Slurm, and no policy counts them."""
     store_nodes: tuple[StoreNode, ...] = ()

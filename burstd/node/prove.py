@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+import structlog
+
 from burstd.node.checks import Expected, Failure, judge
 from burstd.node.errors import CommandFailed, SlurmdNotStarted
 from burstd.node.facts import Facts, gather
 
 if TYPE_CHECKING:
     from burstd.node.session import Session
+
+log = structlog.get_logger(__name__)
 
 NVIDIA = "/dev/nvidia[0-9]*"
 _WORD = re.compile(r"^[A-Za-z0-9_.,:/=@%+-]+$")
@@ -89,6 +93,7 @@ def start(
     conf_server: str = "",
     options: Sequence[str] = (),
     command: Sequence[str] = (),
+    watch: str = "",
 ) -> None:
     """Starts slurmd under the slot's name, unless it runs already. slurmctld must expect the node by now.
 
@@ -97,6 +102,7 @@ def start(
     ``conf_server``: ``HOST[:PORT][,HOST...]`` of slurmctld, which sends the configuration; empty where the image has a
     slurm.conf. ``options``: more for slurmd. With systemd the unit slurmd.service is used, else slurmd is started
     directly. ``command`` is run instead of all that, with ``{slot}`` and ``{conf_server}`` filled in.
+    ``watch``: a script by which the machine learns that its cloud takes it back, and drains the node (watch.sh).
 
     Raises SlurmdNotStarted, ConnectionLost, CommandTimedOut, ValueError (a word that no option may hold) and what
     ``connect`` raises.
@@ -112,8 +118,18 @@ def start(
             done = session.run(filled, timeout_s=60.0)
         else:
             done = session.script(_script("slurmd.sh"), *words, timeout_s=60.0)
+        if done.rc == 0 and watch:
+            _watch(session, slot, watch)
     if done.rc != 0:
         raise SlurmdNotStarted(f"slurmd did not start as {slot}: {done.complaint}")
+
+
+def _watch(session: Session, slot: str, script: str) -> None:
+    """A machine that cannot watch is a node all the same: its cloud's queue, or its end, tells."""
+    loop = _script("watch.sh").encode()
+    done = session.script(_script("watching.sh"), slot, str(len(loop)), input=loop + script.encode())
+    if done.rc != 0:
+        log.warning("machine does not watch for its end", slot=slot, error=done.complaint)
 
 
 def _script(name: str) -> str:

@@ -92,12 +92,12 @@ class SshProver:
         slurm = version(facts.slurm_version or ())
         return f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({proof.seconds:.1f} s)"
 
-    def start(self, claim: Claim, pool: Pool) -> None:  # noqa: ARG002 - the interface has it
+    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:  # noqa: ARG002 - the interface has it
         """See ``Prover.start``."""
         site = self._site
         start(
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
-            options=site.slurmd_options, command=site.start_command,
+            options=site.slurmd_options, command=site.start_command, watch=watch,
         )  # fmt: skip
 
     def connect(self, claim: Claim, console: Callable[[], str] | None = None) -> Session:

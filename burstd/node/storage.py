@@ -75,9 +75,9 @@ class StorageProver:
             self._remember(claim, session.host_key)
         return f"{claim.address} has {wish.path} with {free >> 20} MiB free"
 
-    def start(self, claim: Claim, pool: Pool) -> None:
+    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
         """See Prover. A storage node has no slurmd."""
-        self._nodes.start(claim, pool)
+        self._nodes.start(claim, pool, watch)
 
     def keep(self, claim_ids: Collection[str]) -> None:
         """See Prover. Keys of machines that are gone go too."""

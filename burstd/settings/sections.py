@@ -87,6 +87,7 @@ class Daemon(Section):
     node_down_grace_s: Seconds = _DEFAULT.node_down_grace_s
     launch_attempts: Count = _DEFAULT.launch_attempts
     tidy_every_s: Seconds = _DEFAULT.tidy_every_s
+    spot_interruptions: Annotated[int, Field(strict=True, ge=0)] = _DEFAULT.spot_interruptions
 
 
 def _auto(value: object) -> object:

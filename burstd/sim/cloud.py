@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from burstd.model.errors import BadRequest, InsufficientCapacity
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
 from burstd.model.offer import Offer
-from burstd.model.provider import LaunchRequest
+from burstd.model.provider import LaunchRequest, Notice, NoticeKind
 from burstd.sim.clock import VirtualClock
 from burstd.sim.machines import Machines
 
@@ -99,6 +99,8 @@ class SimCloud:
     instances: dict[str, SimInstance] = field(default_factory=dict)
     """All that ever were."""
     things: dict[str, Thing] = field(default_factory=dict)
+    announced: list[Notice] = field(default_factory=list)
+    """What waits in the queue of notices."""
     _made: int = 0
 
     def launch(self, request: LaunchRequest) -> SimInstance:
@@ -130,6 +132,20 @@ class SimCloud:
         instance.address = f"{self.net}.{number // 250}.{number % 250 + 1}"
         answers_in = float("inf") if instance.fate.hangs else boot_s
         self.machines.boot(instance.address, answers_in, refused=instance.fate.refused)
+        for notice in self.announced:
+            if notice.instance_id == instance.id:
+                self.machines.announce(instance.address, notice)
+
+    def take_back(self, instance_id: str, notice_s: float | None) -> None:
+        """Announces that an instance ends in so many seconds, and ends it then; None: that it may end, no more."""
+        instance, now = self.instances[instance_id], self.clock.now()
+        if notice_s is None:
+            notice = Notice(instance_id, NoticeKind.REBALANCE)
+        else:
+            notice = Notice(instance_id, NoticeKind.INTERRUPTION, self.clock.wall() + notice_s)
+            self.clock.at(now + notice_s, lambda: self.end(instance_id, "spot interruption"))
+        self.announced.append(notice)
+        self.machines.announce(instance.address, notice)
 
     def end(self, instance_id: str, error: str = "") -> None:
         """Ends an instance, as asked for, or (``error``) by the cloud's own hand. Nothing for one that has ended."""

@@ -90,6 +90,22 @@ class Jobs:
             if job.state in (JobState.RUNNING, JobState.CONFIGURING):
                 self._requeue(job, 0.0)
 
+    def begin_anew(self, jobs: Sequence[SimJob]) -> None:
+        """``scontrol requeue`` as slurmctld takes it: refused, with ValueError, for what waits or must not."""
+        if any(job.state not in (JobState.RUNNING, JobState.CONFIGURING) for job in jobs):
+            raise ValueError("Job is pending execution")
+        if not all(job.spec.requeue for job in jobs):
+            raise ValueError("Requested operation is presently disabled")
+        for job in jobs:
+            self._requeue(job, self._conf.requeue_delay_s)
+
+    def start_now(self, jobs: Sequence[SimJob]) -> None:
+        """``scontrol update StartTime=now``: nothing for jobs that do not wait."""
+        for job in jobs:
+            job.eligible = min(job.eligible, self._clock.now())
+            job.changed()
+            self._wait(job)
+
     def limit(self, job_id: str, reason: str) -> None:
         """Keeps a pending job from starting for this reason; empty: it may start again. Raises KeyError."""
         for job in self.named(job_id):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burstd.model.errors import NodeNotReady
+from burstd.core.notices import to_write
+from burstd.model.errors import NodeNotReady, SchedulerUnavailable
+from burstd.model.provider import Notice
 from burstd.sim.clock import VirtualClock
 from burstd.sim.slurm import SimSlurm
 
 REGISTER_S = 0.3
 """From the start of slurmd to its registration."""
+WATCH_S = 5.0
+"""How often a machine looks whether its cloud takes it back."""
 
 
 @dataclass(slots=True)
@@ -23,6 +27,9 @@ class Machine:
     """What a proof finds wrong with it; empty: nothing."""
     node: str = ""
     """The name under which its slurmd runs; empty: none does."""
+    watches: bool = False
+    """It looks by itself whether its cloud takes it back."""
+    notice: Notice | None = None
 
 
 class Machines:
@@ -56,9 +63,30 @@ class Machines:
             raise NodeNotReady(f"nothing answers at {address or 'an address that is not known yet'}")
         return machine
 
-    def start_slurmd(self, machine: Machine, node: str) -> None:
+    def announce(self, address: str, notice: Notice) -> None:
+        """The cloud takes the machine back: one that watches sees it and drains its node."""
+        machine = self._running.get(address)
+        if machine is not None:
+            machine.notice = notice
+            self._clock.at(self._clock.now() + WATCH_S, lambda: self._watch(machine))
+
+    def _watch(self, machine: Machine) -> None:
+        if self._running.get(machine.address) is not machine or machine.notice is None:
+            return
+        if not machine.watches or not machine.node:
+            return  # Seen when its watch begins.
+        try:
+            reason = to_write(next(n for n in self._slurm.nodes() if n.name == machine.node), machine.notice)
+            if reason:
+                self._slurm.drain([machine.node], reason)
+        except SchedulerUnavailable:
+            self._clock.at(self._clock.now() + WATCH_S, lambda: self._watch(machine))
+
+    def start_slurmd(self, machine: Machine, node: str, *, watch: bool = False) -> None:
         """Starts slurmd, in place of one that runs; it registers a moment later if the machine lives."""
         machine.node = node
+        machine.watches = watch
+        self._clock.at(self._clock.now() + WATCH_S, lambda: self._watch(machine))
         self._clock.at(self._clock.now() + REGISTER_S, lambda: self._register(machine))
 
     def _register(self, machine: Machine) -> None:

@@ -25,10 +25,10 @@ class SimProver:
             raise NodeRefused(f"{claim.slot} on {claim.address}: {machine.refused}")
         return f"{pool.shape.cpus} CPUs, {pool.shape.memory_mib} MiB, {pool.shape.gpus()} GPUs as promised"
 
-    def start(self, claim: Claim, pool: Pool) -> None:
+    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
         """See Prover."""
         del pool
-        self._machines.start_slurmd(self._machines.reach(claim.address), claim.slot)
+        self._machines.start_slurmd(self._machines.reach(claim.address), claim.slot, watch=bool(watch))
 
     def keep(self, claim_ids: Collection[str]) -> None:
         """See Prover. Nothing was learned."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from burstd.model.errors import BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
 from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
 from burstd.model.offer import Offer
-from burstd.model.provider import Idempotency, LaunchOutcome, LaunchRequest
+from burstd.model.provider import Idempotency, LaunchOutcome, LaunchRequest, Notice
 from burstd.sim.cloud import SimCloud, SimInstance
 
 
@@ -162,6 +162,20 @@ class SimProvider:
             return
         for thing in known:
             del self.cloud.things[thing.id]
+
+    def notices(self) -> Sequence[Notice]:
+        """See Notices."""
+        self._answer()
+        return tuple(n for n in self.cloud.announced if self.cloud.instances[n.instance_id].cluster == self._cluster)
+
+    def acknowledge(self, notices: Sequence[Notice]) -> None:
+        """See Notices."""
+        self._answer()
+        self.cloud.announced = [n for n in self.cloud.announced if n not in notices]
+
+    def watch(self) -> str:
+        """See NodeWatch. What is done with it: burstd.sim.machines."""
+        return "look"
 
     def close(self) -> None:
         """See Provider."""

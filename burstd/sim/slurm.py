@@ -139,6 +139,23 @@ class SimSlurm:
         for name in nodes:
             self._power.set_down(self._nodes[name], reason)
 
+    def requeue_jobs(self, job_ids: Collection[str]) -> None:
+        """See Scheduler."""
+        self._answer()
+        refused: list[str] = []
+        for job_id in job_ids:
+            try:
+                self._jobs.begin_anew(self._named(job_id))
+            except (SchedulerRefused, ValueError) as error:
+                refused.append(f"{error} for job {job_id}")
+        if refused:
+            raise SchedulerRefused(refused[-1])
+
+    def start_now(self, job_ids: Collection[str]) -> None:
+        """See Scheduler."""
+        for job_id in job_ids:
+            self._jobs.start_now(self._named(job_id))
+
     def set_comment(self, job_id: str, text: str) -> None:
         """See Scheduler."""
         for job in self._named(job_id):

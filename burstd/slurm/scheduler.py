@@ -96,6 +96,14 @@ class CommandScheduler:
         """See Scheduler."""
         self._update_nodes(nodes, "State=DOWN", f"Reason={_one_line(reason)}")
 
+    def requeue_jobs(self, job_ids: Collection[str]) -> None:
+        """See Scheduler."""
+        self._commands("scontrol", "requeue", ",".join(job_ids))
+
+    def start_now(self, job_ids: Collection[str]) -> None:
+        """See Scheduler."""
+        self._commands("scontrol", "update", f"JobId={','.join(job_ids)}", "StartTime=now")
+
     def set_comment(self, job_id: str, text: str) -> None:
         """See Scheduler."""
         self._commands("scontrol", "update", f"JobId={job_id}", f"Comment={_one_line(text)}")

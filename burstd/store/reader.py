@@ -39,6 +39,9 @@ from burstd.store.rows import (
 )
 from burstd.store.staging_codec import staging_from_row
 
+_AT_ONCE = 500
+"""Databases take a limited number of parameters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Noted:
@@ -229,6 +232,20 @@ class Reader:
         with self._reading() as connection:
             rows = connection.execute(select(EVENT).where(*wanted).order_by(order).limit(limit)).mappings()
             return tuple(_event(row) for row in rows)
+
+    def cut_runs(self, job_ids: Collection[str], new: str) -> dict[str, frozenset[int]]:
+        """The numbers of the runs of these jobs of which an event ``new`` is on record, for jobs that have any."""
+        subjects = [f"job:{job}" for job in job_ids]
+        found: dict[str, set[int]] = {}
+        with self._reading() as connection:
+            for start in range(0, len(subjects), _AT_ONCE):
+                some = subjects[start : start + _AT_ONCE]
+                query = select(EVENT.c.subject, EVENT.c.data).where(EVENT.c.subject.in_(some), EVENT.c.new == new)
+                for subject, data in connection.execute(query):
+                    run = json.loads(data).get("run")
+                    if isinstance(run, int):
+                        found.setdefault(subject.removeprefix("job:"), set()).add(run)
+        return {job: frozenset(runs) for job, runs in found.items()}
 
     def last_time(self) -> float:
         """When the latest event was written; 0 where there is none."""
