@@ -47,7 +47,14 @@ _GONE = ("InvalidInstanceID.NotFound", "InvalidVolume.NotFound", "InvalidNetwork
     "InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound",
     "InvalidInstanceID.Malformed",
 )  # fmt: skip
+_THERE = ("InvalidPlacementGroup.Duplicate", "InvalidLaunchTemplateName.AlreadyExistsException")
 _DOWN = ("Unavailable", "ServiceUnavailable", "ServiceUnavailableException")
+
+
+class AlreadyThere(BadRequest):
+    """A thing of that name exists."""
+
+
 _KINDS: dict[str, type[ProviderError]] = {
     **dict.fromkeys(_CAPACITY, InsufficientCapacity),
     **dict.fromkeys(_QUOTA, QuotaExceeded),
@@ -55,6 +62,7 @@ _KINDS: dict[str, type[ProviderError]] = {
     **dict.fromkeys(_AUTH, AuthFailed),
     **dict.fromkeys(_GONE, NotFound),
     **dict.fromkeys(_DOWN, CloudUnavailable),
+    **dict.fromkeys(_THERE, AlreadyThere),
     # The token was used with another request: what came of that one a listing must show.
     "IdempotentParameterMismatch": OutcomeUnknown,
 }

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from burstd.model.errors import (
+    AuthFailed,
+    BadRequest,
+    CloudUnavailable,
+    InsufficientCapacity,
+    NotFound,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    TokenSpent,
+)
+from burstd.model.instance import Instance, InstanceState
+from burstd.model.provider import LaunchOutcome
+from providers.aws.errors import AlreadyThere
+from providers.aws.launch import Launching
+from providers.aws.placement import PlacementGroups
+from providers.aws.template import Templates
+from tests.providers.aws.ec2 import CLUSTER, Ec2, fleet, many, offer, prepared, refusal, request, settings
+from tests.providers.aws.test_recipe import Reservation
+
+OTHERS = (offer("m5.large", "a"), offer("c5.large", "b"))
+GONE = NotFound("the template is not there")
+
+
+def launching(ec2: Ec2) -> Launching:
+    templates = Templates(CLUSTER, settings(), ec2)
+    return Launching("aws", ec2, templates, PlacementGroups(CLUSTER, settings(), ec2), lambda: 1000.0)
+
+
+def ids(outcomes: Mapping[str, LaunchOutcome]) -> dict[str, str]:
+    return {claim: o.result.id if isinstance(o.result, Instance) else o.result.cause for claim, o in outcomes.items()}
+
+
+def error(outcomes: Mapping[str, LaunchOutcome]) -> ProviderError:
+    """That which all have."""
+    found = [o.result for o in outcomes.values()]
+    assert isinstance(found[0], ProviderError)
+    assert len({(type(one), str(one)) for one in found}) == 1
+    return found[0]
+
+
+def test_each_claim_has_its_place() -> None:
+    """Whatever the order of the answer, of the requests, and however many of them are asked for again."""
+    asked = prepared(*many(3, others=OTHERS))
+    ec2 = Ec2(create_fleet=[fleet])
+    whole = {"c000": "i-000", "c001": "i-001", "c002": "i-002"}
+    assert ids(launching(ec2).serve(asked)) == whole
+    again = launching(ec2).serve([asked[2], asked[1], asked[2]])
+    assert ids(again) == {claim: whole[claim] for claim in ("c001", "c002")}
+    first, second = [words for operation, words in ec2.said if operation == "create_fleet"]
+    assert first == second, "the same call, word for word"
+
+
+def test_what_an_outcome_says() -> None:
+    (asked,) = prepared(request("c1", others=OTHERS))
+    found = launching(Ec2(create_fleet=[lambda words: fleet(words, place=2)])).serve([asked])["c1"]
+    assert isinstance(found.result, Instance)
+    made = found.result
+    assert found.offer == OTHERS[1]
+    assert (made.state, made.claim_id, made.batch, made.name) == (InstanceState.PENDING, "c1", "c1", "ours-c1")
+    assert (made.instance_type, made.zone, made.spot, made.launched, made.address) == (
+        "c5.large",
+        "b",
+        False,
+        1000.0,
+        "",
+    )
+    found = launching(Ec2(create_fleet=[fleet])).serve([asked])["c1"]
+    assert found.offer is None
+
+
+REFUSALS = [
+    (["InsufficientInstanceCapacity"], InsufficientCapacity),
+    (["UnfulfillableCapacity"], InsufficientCapacity),
+    (["VcpuLimitExceeded"], QuotaExceeded),
+    (["MaxSpotInstanceCountExceeded"], QuotaExceeded),
+    (["RequestLimitExceeded"], TokenSpent),
+    (["RequestLimitExceeded", "InsufficientInstanceCapacity"], InsufficientCapacity),
+    (["InvalidAMIID.NotFound"], BadRequest),
+    (["InvalidSubnetID.NotFound"], BadRequest),
+    (["UnauthorizedOperation"], AuthFailed),
+    (["InvalidLaunchTemplateName.NotFoundException"], TokenSpent),
+    (["InternalError"], CloudUnavailable),
+]
+
+
+@pytest.mark.parametrize(("codes", "kind"), REFUSALS, ids=["+".join(codes) for codes, _ in REFUSALS])
+def test_why_a_fleet_is_empty(codes: list[str], kind: type[ProviderError]) -> None:
+    ec2 = Ec2(create_fleet=[{"Instances": [], "Errors": [refusal(code) for code in codes]}])
+    assert type(error(launching(ec2).serve(prepared(*many(2))))) is kind
+
+
+def test_a_template_that_a_fleet_did_not_see_is_made_again() -> None:
+    missing = {"Errors": [refusal("InvalidLaunchTemplateName.NotFoundException")]}
+    ec2 = Ec2(create_fleet=[missing, fleet])
+    room = launching(ec2)
+    room.serve(prepared(request("c1")))
+    room.serve(prepared(request("c2")))
+    assert ec2.count("create_launch_template") == 2
+
+
+def test_the_error_of_the_own_offer_counts() -> None:
+    """Others are told as warnings, once for the batch."""
+    said = [refusal("VcpuLimitExceeded", "m5.large"), refusal("InsufficientInstanceCapacity")]
+    asked = prepared(*many(2, others=OTHERS))
+    found = launching(Ec2(create_fleet=[{"Errors": said}])).serve(asked)
+    assert isinstance(error(found), InsufficientCapacity)
+    warned = {o.id: type(e) for o, e in found["c000"].warnings}
+    assert warned == {OTHERS[0].id: QuotaExceeded, asked[0].offer.id: InsufficientCapacity}
+    assert found["c001"].warnings == ()
+
+
+def test_a_fleet_that_is_short_leaves_out_the_last() -> None:
+    def short(words: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**fleet(words, of=2), "Errors": [refusal("InsufficientInstanceCapacity")]}
+
+    asked = prepared(*many(3, others=OTHERS))
+    found = launching(Ec2(create_fleet=[short])).serve(asked)
+    assert ids(found) == {"c000": "i-000", "c001": "i-001", "c002": "capacity"}
+    assert [o.id for o, _ in found["c000"].warnings] == [asked[0].offer.id]
+    without_reason = launching(Ec2(create_fleet=[lambda words: fleet(words, of=2)])).serve(asked)
+    assert isinstance(without_reason["c002"].result, InsufficientCapacity)
+
+
+def test_errors_beside_success_are_warnings() -> None:
+    """Throttling is none: it says nothing of an offer."""
+    errors = [refusal("RequestLimitExceeded"), refusal("InsufficientInstanceCapacity", "m5.large")]
+    ec2 = Ec2(create_fleet=[lambda words: {**fleet(words), "Errors": errors}])
+    found = launching(ec2).serve(prepared(*many(2, others=OTHERS)))
+    assert ids(found) == {"c000": "i-000", "c001": "i-001"}
+    assert [(o.id, e.cause) for o, e in found["c000"].warnings] == [(OTHERS[0].id, "capacity")]
+
+
+def test_an_answer_that_says_nothing_leaves_the_outcome_open() -> None:
+    assert isinstance(error(launching(Ec2(create_fleet=[{}])).serve(prepared(request("c1")))), OutcomeUnknown)
+
+
+@pytest.mark.parametrize("kind", [RateLimited, OutcomeUnknown, AuthFailed, CloudUnavailable])
+def test_a_call_that_failed_failed_for_its_batch_alone(kind: type[ProviderError]) -> None:
+    """But once calls are too many, what was not asked is not asked."""
+    asked = prepared(*many(10, others=OTHERS), of=settings(batch=2))
+
+    def answer(words: Mapping[str, Any]) -> Mapping[str, Any]:
+        if words["ClientToken"] == "c000":
+            raise kind("no")
+        return fleet(words)
+
+    found = launching(Ec2(create_fleet=[answer])).serve(asked)
+    assert {type(found[claim].result) for claim in ("c000", "c001")} == {kind}
+    rest = [found[one.claim_id].result for one in asked[2:]]
+    assert all(isinstance(one, Instance) or (kind is RateLimited and type(one) is RateLimited) for one in rest)
+
+
+def test_a_throttled_call_stops_the_others() -> None:
+    ec2 = Ec2(create_fleet=[RateLimited("slow down")])
+    asked = prepared(*many(100), of=settings(batch=1))
+    assert {type(o.result) for o in launching(ec2).serve(asked).values()} == {RateLimited}
+    assert ec2.count("create_fleet") <= 4
+
+
+def test_what_was_removed_meanwhile_is_made_again() -> None:
+    """By another process, from the recipe alone, and the call goes out again word for word."""
+    asked = prepared(*many(2, gang="7"))
+    ec2 = Ec2(create_fleet=[GONE, fleet], create_placement_group=[AlreadyThere("there"), {}])
+    assert ids(launching(ec2).serve(asked)) == {"c000": "i-000", "c001": "i-001"}
+    assert [operation for operation, _ in ec2.said] == [
+        "create_launch_template", "create_placement_group", "create_fleet",
+    ] * 2  # fmt: skip
+    assert isinstance(error(launching(Ec2(create_fleet=[GONE])).serve(asked)), CloudUnavailable)
+
+
+def test_a_reservation_tells_addresses() -> None:
+    def run(words: Mapping[str, Any]) -> Mapping[str, Any]:
+        one = {"InstanceType": words["InstanceType"], "Placement": {"AvailabilityZone": "a"}}
+        return {"Instances": [{**one, "InstanceId": f"i-{n}", "PrivateIpAddress": f"10.0.0.{n}"} for n in (2, 1)]}
+
+    found = launching(Ec2(run_instances=[run])).serve(prepared(*many(3), reservation=Reservation()))
+    made = [o.result for o in found.values()]
+    assert [one.address for one in made if isinstance(one, Instance)] == ["10.0.0.1", "10.0.0.2"]
+    assert isinstance(made[2], InsufficientCapacity)
