@@ -15,6 +15,7 @@ from providers.sandbox.box import Box, BoxSpec
 from providers.sandbox.errors import NetworkFailed
 from providers.sandbox.lab import Lab
 from providers.sandbox.machine import output_of
+from providers.sandbox.processes import Process
 from tests.lab.aws.hooks import Halted
 from tests.lab.aws.imds import ADDRESS, Guest, Imds, host_name
 
@@ -94,11 +95,12 @@ class Boxes:
 
 
 def boxes(config: Path, halted: Halted) -> Boxes:
-    """For ``--machines``. Raises SandboxError where there is no lab."""
+    """For ``--machines``: the mock is the lab's from now on. Raises SandboxError where there is no lab."""
     said = json.loads(config.read_text(encoding="utf-8"))
     lab = Lab.open(Path(said["state"]))
     if lab is None:
         raise NetworkFailed(f"there is no lab in {said['state']}", "take it up first")
+    lab.record("ec2", Process.current())
     return Boxes(lab, [Path(layer) for layer in said["layers"]], halted)
 
 
