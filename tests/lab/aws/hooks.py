@@ -29,7 +29,7 @@ class Machines(Protocol):
         ...
 
     def ended(self, instance_id: str) -> None:
-        """The instance is shutting down: it is ``terminated`` once this returns. Told for instances unknown here too."""
+        """The instance is shutting down: it is ``terminated`` once this returns. Told for unknown instances too."""
         ...
 
     def console(self, instance_id: str) -> str:
