@@ -29,7 +29,7 @@ _QUOTA = (
     "VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "MaxSpotFleetRequestCountExceeded",
     "VolumeLimitExceeded", "MaxIOPSLimitExceeded", "NetworkInterfaceLimitExceeded", "AttachmentLimitExceeded",
     "AddressLimitExceeded", "PlacementGroupLimitExceeded", "LaunchTemplateLimitExceeded", "InstanceCreditSpecification",
-    "PrivateIpAddressLimitExceeded", "ResourceLimitExceeded",
+    "PrivateIpAddressLimitExceeded", "ResourceLimitExceeded", "MaxFleetCountExceeded",
 )  # fmt: skip
 _RATE = (
     "RequestLimitExceeded", "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled",
@@ -73,6 +73,8 @@ _LIMIT = 400
 def of_code(code: str, text: str, status: int, unclear: type[ProviderError]) -> ProviderError:
     """The error for a code of Amazon's; ``unclear`` where a server error says nothing of what was done."""
     kind = _KINDS.get(code) or (unclear if status >= 500 else BadRequest)
+    if code == "InvalidFleetConfiguration" and "not supported in your requested Availability Zone" in text:
+        kind = InsufficientCapacity  # A fleet's word for Unsupported.
     return kind(sentence(code, text))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Names = tuple[Name, ...]
@@ -25,6 +25,14 @@ class RootVolume(BaseModel):
     """Of gp3."""
     kms_key: str = ""
     """Id, alias or ARN; empty: the account's key for EBS."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.type == "io2" and self.iops is None:
+            raise ValueError("a root volume of type io2 needs iops")
+        if self.type != "gp3" and self.throughput_mib_s is not None:
+            raise ValueError("throughput_mib_s is of root volumes of type gp3 only")
+        return self
 
 
 class AwsSettings(BaseModel):

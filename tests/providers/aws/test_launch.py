@@ -80,6 +80,7 @@ def test_what_an_outcome_says() -> None:
 REFUSALS = [
     (["InsufficientInstanceCapacity"], InsufficientCapacity),
     (["UnfulfillableCapacity"], InsufficientCapacity),
+    (["Unsupported"], InsufficientCapacity),
     (["VcpuLimitExceeded"], QuotaExceeded),
     (["MaxSpotInstanceCountExceeded"], QuotaExceeded),
     (["RequestLimitExceeded"], TokenSpent),

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from burstd.model.errors import OutcomeUnknown, RateLimited
 from burstd.model.instance import TAG_CLUSTER
@@ -100,3 +102,9 @@ def test_after_a_while_it_may_be_removed_and_is_looked_for_again() -> None:
     assert not templates.used_lately(NAME)
     templates.ensure(NAME, CONTENT, USER_DATA)
     assert ec2.count("create_launch_template") == 2
+
+
+@pytest.mark.parametrize("root", [{"type": "io2"}, {"type": "io2", "iops": 3000, "throughput_mib_s": 125}])
+def test_a_root_volume_that_ec2_would_refuse(root: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"needs iops|gp3 only"):
+        settings(root=root)
