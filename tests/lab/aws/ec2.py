@@ -44,8 +44,8 @@ class Ec2(EC2Response):
         if theirs is None and own is None:
             raise Refused("InvalidAction", f"The action {action} is not valid for this web service.")
         here.rights.check("ec2", action, words)
-        if words.get("DryRun"):
-            raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+        if words.get("DryRun") and action != "RunInstances":  # whose rights show once its template is known
+            raise launches.dry_run()
         if own is not None:
             return own(Actions(world, here.life, here.rights), words)
         try:

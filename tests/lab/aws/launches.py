@@ -65,6 +65,8 @@ def run_instances(world: World, life: Life, words: Mapping[str, Any], allowed: A
     market = spec.get("InstanceMarketOptions", {}).get("MarketType", "")
     allowed(spec, market == "spot")
     subnet = specs.check(world, spec, spot=market == "spot")
+    if words.get("DryRun"):
+        raise dry_run()
     zone, kind = subnet.availability_zone, spec["InstanceType"]
     least, most = int(words.get("MinCount", 1)), int(words.get("MaxCount", 1))
     if not 1 <= least <= most:
@@ -83,6 +85,11 @@ def run_instances(world: World, life: Life, words: Mapping[str, Any], allowed: A
         world.faults.took(kind, zone, count)
     lifecycle = market or "on-demand"
     return make(world, life, spec, count, lifecycle, spec["Tags"])
+
+
+def dry_run() -> Refused:
+    """The answer to a call with DryRun that would have been carried out."""
+    return Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
 
 
 def no_capacity(instance_type: str, zone: str) -> Refused:
