@@ -177,5 +177,5 @@ def notice_remarks(view: View) -> tuple[Remark, ...]:
             asked = (job.het_job_id or job.id, job.restarts) in view.snapshot.progress.requeued
             stays = "; Slurm did not requeue it, so it runs until then" if asked else ""
             text = f"the machine of {slot} is taken back: {told[slot].words}{stays}"
-            remarks.append(Remark("spot", f"job:{job.id}", "interrupted", text))
+            remarks.append(Remark("spot", f"job:{job.id}", "ends", text))
     return tuple(remarks)

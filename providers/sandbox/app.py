@@ -58,6 +58,14 @@ def make_app(cloud: Cloud, token: str) -> FastAPI:
     app.include_router(_for_clients(cloud), prefix="/v1", dependencies=[Depends(known)])
     app.include_router(_for_the_lab(cloud), prefix="/v1", dependencies=[Depends(lab_only)])
 
+    @app.get("/self/notice")
+    def notice(request: Request) -> PlainTextResponse:
+        """For instances, without a token: what was announced of the one that asks, as NodeWatch has it."""
+        said = cloud.notice_at(request.client.host) if request.client else None
+        if said is None:
+            return PlainTextResponse("")
+        return PlainTextResponse(said.kind if said.deadline is None else f"{said.kind} {said.deadline:.0f}")
+
     @app.exception_handler(Refused)
     async def refused(_request: Request, no: Refused) -> JSONResponse:
         headers = {"Retry-After": f"{no.retry_after_s:g}"} if no.retry_after_s else None
@@ -115,6 +123,14 @@ def _for_clients(cloud: Cloud) -> APIRouter:
         limit, used = cloud.quota()
         return wire.QuotaView(limit=limit, used=used)
 
+    @router.get("/notices")
+    def notices(tags: Tags = []) -> list[wire.NoticeView]:  # noqa: B006
+        return [wire.NoticeView.model_validate(n, from_attributes=True) for n in cloud.notices(_tags(tags))]
+
+    @router.post("/notices/acknowledge", status_code=204)
+    def acknowledge(body: wire.ReceiptsBody) -> None:
+        cloud.acknowledge(body.receipts)
+
     @router.get("/bill")
     def bill(tags: Tags = []) -> wire.BillView:  # noqa: B006
         rows = [wire.BillRowView.of(row) for row in cloud.bill(_tags(tags))]
@@ -157,6 +173,10 @@ def _for_the_lab(cloud: Cloud) -> APIRouter:
     @router.post("/instances/{instance_id}/interrupt", status_code=204)
     def interrupt(instance_id: str, notice_seconds: float = 0.0) -> None:
         cloud.interrupt(instance_id, notice_seconds)
+
+    @router.post("/instances/{instance_id}/hint", status_code=204)
+    def hint(instance_id: str) -> None:
+        cloud.hint(instance_id)
 
     @router.get("/calls")
     def calls() -> wire.CallsView:

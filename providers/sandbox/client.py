@@ -17,6 +17,7 @@ Kind = str
 """``volume`` or ``port``."""
 M = TypeVar("M", bound=BaseModel)
 _OFFERS = TypeAdapter(list[wire.OfferView])
+_NOTICES = TypeAdapter(list[wire.NoticeView])
 
 
 class CloudApi(Protocol):
@@ -55,6 +56,14 @@ class CloudApi(Protocol):
 
     def quota(self) -> wire.QuotaView:
         """Limit and use."""
+        ...
+
+    def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
+        """What was announced of instances with these tags."""
+        ...
+
+    def acknowledge(self, receipts: list[str]) -> None:
+        """Has the cloud forget announcements."""
         ...
 
     def close(self) -> None:
@@ -106,6 +115,14 @@ class DirectApi:
         """See CloudApi."""
         limit, used = self._cloud.quota()
         return wire.QuotaView(limit=limit, used=used)
+
+    def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
+        """See CloudApi."""
+        return [wire.NoticeView.model_validate(n, from_attributes=True) for n in self._cloud.notices(tags)]
+
+    def acknowledge(self, receipts: list[str]) -> None:
+        """See CloudApi."""
+        self._cloud.acknowledge(receipts)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -168,6 +185,18 @@ class HttpApi:
     def quota(self) -> wire.QuotaView:
         """See CloudApi."""
         return _read(wire.QuotaView, self._call("GET", "/quota"))
+
+    def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
+        """See CloudApi."""
+        answer = self._call("GET", "/notices", params={"tag": [f"{name}={value}" for name, value in tags.items()]})
+        try:
+            return _NOTICES.validate_json(answer.content)
+        except ValidationError as error:
+            raise AnswerLost(0.0) from error
+
+    def acknowledge(self, receipts: list[str]) -> None:
+        """See CloudApi."""
+        self._call("POST", "/notices/acknowledge", json={"receipts": receipts})
 
     def close(self) -> None:
         """Gives connections back."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, TypeVar
@@ -15,7 +15,7 @@ from providers.sandbox.catalog import Catalog
 from providers.sandbox.faults import ANSWERS, REFUSALS, Fault, Faults, Kind, Subject
 from providers.sandbox.refusals import AnswerLost, Code, Refused
 from providers.sandbox.stock import Stock, has_tags, page
-from providers.sandbox.things import BillRow, Machine, Page, Part, Request, State
+from providers.sandbox.things import Announcement, BillRow, Machine, Page, Part, Request, State
 
 PAGE = 100
 PATIENCE_S = 10.0
@@ -190,6 +190,31 @@ class Cloud:
             used = len(self._stock.held())
         return self._answer("quota", Subject(), (self.catalog.quota, used))
 
+    def notices(self, tags: Mapping[str, str] | None = None) -> list[Announcement]:
+        """What was announced of instances with these tags, and was not acknowledged."""
+        self._begin("notices")
+        with self._lock:
+            some = [m for m in self._stock.alive() if has_tags(m.request.tags, tags)]
+            found = [said for m in some for said in m.announcements() if said.receipt not in m.heard]
+        return self._answer("notices", Subject(), found)
+
+    def acknowledge(self, receipts: Iterable[str]) -> None:
+        """These announcements need not be told again; unknown ones are no error."""
+        self._begin("acknowledge")
+        with self._lock:
+            for receipt in receipts:
+                machine = self._stock.machines.get(receipt.partition("/")[0])
+                if machine is not None and receipt not in machine.heard:
+                    machine.heard += (receipt,)
+            self._changed()
+        self._answer("acknowledge", Subject(), None)
+
+    def notice_at(self, address: str) -> Announcement | None:
+        """What an instance may know of itself: the worst that was announced, by the address that it asks from."""
+        with self._lock:
+            found = [s for m in self._stock.alive() if m.address == address for s in m.announcements()]
+        return found[-1] if found else None
+
     # What the lab orders and reads. None of it is counted or goes wrong.
 
     def interrupt(self, instance_id: str, notice_s: float = 0.0) -> None:
@@ -197,6 +222,12 @@ class Cloud:
         with self._lock:
             self._find(instance_id).interrupted_at = self._now() + notice_s
             self.advance()
+            self._changed()
+
+    def hint(self, instance_id: str) -> None:
+        """Says of an instance that it may be taken back soon."""
+        with self._lock:
+            self._find(instance_id).hinted = True
             self._changed()
 
     def died(self, instance_id: str, why: str) -> None:

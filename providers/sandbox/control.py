@@ -60,6 +60,10 @@ class Control:
         """Takes a spot instance back, ``notice_s`` seconds from now."""
         self._call("POST", f"/instances/{instance_id}/interrupt", params={"notice_seconds": notice_s})
 
+    def hint(self, instance_id: str) -> None:
+        """Says of an instance that it may be taken back soon."""
+        self._call("POST", f"/instances/{instance_id}/hint")
+
     def calls(self) -> wire.CallsView:
         """Calls since the cloud was made."""
         return wire.CallsView.model_validate(self._call("GET", "/calls").json())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -23,13 +24,23 @@ from burstd.model.errors import (
 )
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
 from burstd.model.offer import Offer
-from burstd.model.provider import Idempotency, LaunchOutcome, LaunchRequest, Provider, ProviderPlugin, Quota
+from burstd.model.provider import (
+    Idempotency,
+    LaunchOutcome,
+    LaunchRequest,
+    Notice,
+    NoticeKind,
+    Provider,
+    ProviderPlugin,
+    Quota,
+)
 from burstd.model.shape import Gres, Shape
 from providers.sandbox import wire
 from providers.sandbox.client import CloudApi, HttpApi
 from providers.sandbox.refusals import AnswerLost, Code, Refused, Unreachable
 
 PARTS = ("volume", "port")
+_ASK = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=5).read().decode())"
 R = TypeVar("R")
 T = TypeVar("T")
 V = TypeVar("V", wire.InstanceView, wire.PartView)
@@ -67,9 +78,11 @@ class SandboxProvider:
     idempotency = Idempotency.TOKEN
 
     def __init__(
-        self, name: str, cluster: str, api: CloudApi, *, image: str = "debian", settle_s: float = 5.0, page: int = 100
-    ) -> None:
+        self, name: str, cluster: str, api: CloudApi, *, image: str = "debian", settle_s: float = 5.0, page: int = 100,
+        url: str = "",
+    ) -> None:  # fmt: skip
         self.name = name
+        self._url = url
         self.settle_s = settle_s
         self._cluster = cluster
         self._api = api
@@ -146,6 +159,19 @@ class SandboxProvider:
         """The limit of instances."""
         quota = _ask(self._api.quota)
         return [Quota("instances", quota.limit, quota.used)]
+
+    def notices(self) -> Sequence[Notice]:
+        """What was announced of our instances."""
+        said = _ask(lambda: self._api.notices(self._ours))
+        return [Notice(n.instance, NoticeKind(n.kind), n.deadline, n.receipt) for n in said]
+
+    def acknowledge(self, notices: Sequence[Notice]) -> None:
+        """In one call."""
+        _tell(lambda: self._api.acknowledge([notice.receipt for notice in notices]))
+
+    def watch(self) -> str:
+        """Asks the cloud at its own address; which machine asks it knows by the sender's."""
+        return shlex.join(["exec", "python3", "-c", _ASK, f"{self._url.rstrip('/')}/self/notice"]) + "\n"
 
     def close(self) -> None:
         """Gives connections back."""
@@ -233,7 +259,9 @@ def _raise_first(errors: Sequence[ProviderError | None]) -> None:
 
 def _make(name: str, cluster: str, settings: SandboxSettings) -> Provider:
     api = HttpApi(settings.url, settings.token_file, settings.timeout_s)
-    return SandboxProvider(name, cluster, api, image=settings.image, settle_s=settings.settle_s, page=settings.page)
+    return SandboxProvider(
+        name, cluster, api, image=settings.image, settle_s=settings.settle_s, page=settings.page, url=settings.url
+    )
 
 
 plugin = ProviderPlugin("sandbox", SandboxSettings, _make)

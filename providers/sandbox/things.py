@@ -37,6 +37,20 @@ class Request:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """That an instance is taken back (``interruption``, at ``deadline``), or may be soon (``rebalance``)."""
+
+    instance: str
+    kind: str
+    deadline: float | None
+
+    @property
+    def receipt(self) -> str:
+        """What it is acknowledged by."""
+        return f"{self.instance}/{self.kind}"
+
+
 @dataclass(slots=True)
 class Machine:
     """An instance. Times in seconds since 1970 by the cloud's clock; ``runs_at`` is when it will run, or began to."""
@@ -60,6 +74,19 @@ class Machine:
     dies_at: float | None = None
     interrupted_at: float | None = None
     """Set for a spot instance that is to be taken back then."""
+    hinted: bool = False
+    """It was said that it may be taken back soon."""
+    heard: tuple[str, ...] = ()
+    """Receipts of its announcements that the client has acknowledged."""
+
+    def announcements(self) -> list[Announcement]:
+        """What was said of its end, while it lives."""
+        if self.state not in (State.PENDING, State.RUNNING):
+            return []
+        said = [Announcement(self.id, "rebalance", None)] if self.hinted else []
+        if self.interrupted_at is not None:
+            said.append(Announcement(self.id, "interruption", self.interrupted_at))
+        return said
 
     def seconds(self, now: float) -> float:
         """Seconds that it has run, and is billed for."""
@@ -76,6 +103,7 @@ class Machine:
         values["request"] = Request(**values["request"])
         values["price"] = Decimal(values["price"])
         values["state"] = State(values["state"])
+        values["heard"] = tuple(values.get("heard", ()))
         return cls(**values)
 
 

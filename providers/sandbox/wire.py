@@ -142,6 +142,21 @@ class QuotaView(_Wire):
     used: int
 
 
+class NoticeView(_Wire):
+    """An announcement: ``kind`` is interruption or rebalance, ``deadline`` in seconds since 1970."""
+
+    instance: str
+    kind: str
+    deadline: float | None
+    receipt: str
+
+
+class ReceiptsBody(_Wire):
+    """Announcements to acknowledge."""
+
+    receipts: list[str]
+
+
 class BillRowView(_Wire):
     """What one instance has cost: seconds that it ran, price for an hour, cost."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Protocol
 
 from burstd.model.errors import InsufficientCapacity, QuotaExceeded, RateLimited
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
 from burstd.model.offer import Offer
-from burstd.model.provider import Idempotency, LaunchRequest, Provider
+from burstd.model.provider import Idempotency, LaunchRequest, Notice, NoticeKind, Provider
 from burstd.model.shape import Gres, Shape
 from burstd.sim.batches import BatchProvider
 from burstd.sim.clock import Alarm, VirtualClock
@@ -69,6 +69,10 @@ class CloudKit(Protocol):
         """The cloud ends it by its own hand."""
         ...
 
+    def take_back(self, instance_id: str, notice_s: float | None) -> None:
+        """It announces that it ends in so many seconds (None: that it may end soon), and ends it then."""
+        ...
+
     def misreport(self, instance_id: str, state: str) -> bool:
         """Listings leave it out (``omitted``), or say a state that is not so. True: burstd may take it for gone."""
         ...
@@ -105,6 +109,7 @@ class SimKit:
         capacity: tuple[int, int] = (4, 3),
         prices: tuple[str, str] = ("1.5", "5.0"),
         batches: bool = False,
+        spot: bool = False,
     ) -> None:
         stocks = [
             Stock(Offer(name, "r1", "z1", f"{kind}.m", False, shape, Decimal(price)), room, boot_s=boot_s)
@@ -115,6 +120,9 @@ class SimKit:
         if batches:
             elsewhere = Offer(name, "r1", "z2", "cpu.m", False, CPU, Decimal("1.2"))
             stocks.append(Stock(elsewhere, 1, boot_s=25.0))
+        if spot:
+            cheap = [replace(s, offer=replace(s.offer, spot=True, price=s.offer.price / 2)) for s in stocks]
+            stocks += cheap
         self.cloud = SimCloud(clock, machines, stocks, name, net="10.1" if name == "alpha" else "10.2")
         self._watch = ends
         self._lag_s = lag_s
@@ -145,6 +153,10 @@ class SimKit:
     def lose(self, instance_id: str) -> None:
         """See CloudKit."""
         self.cloud.end(instance_id, "spot interruption")
+
+    def take_back(self, instance_id: str, notice_s: float | None) -> None:
+        """See CloudKit."""
+        self.cloud.take_back(instance_id, notice_s)
 
     def misreport(self, instance_id: str, state: str) -> bool:
         """See CloudKit."""
@@ -200,10 +212,12 @@ class SandboxKit:
         *,
         lag_s: float,
         capacity: tuple[int, int] = (3, 2),
+        spot: bool = False,
     ) -> None:
+        cheap = (Decimal("0.5"), Decimal("2.0")) if spot else (None, None)
         types = (
-            InstanceType("cpu.m", CPU.cpus, CPU.memory_mib, Decimal("1.0")),
-            InstanceType("gpu.m", GPU.cpus, GPU.memory_mib, Decimal("4.0"), gpu_type="v100", gpus=2),
+            InstanceType("cpu.m", CPU.cpus, CPU.memory_mib, Decimal("1.0"), spot_price=cheap[0]),
+            InstanceType("gpu.m", GPU.cpus, GPU.memory_mib, Decimal("4.0"), cheap[1], gpu_type="v100", gpus=2),
         )
         catalog = Catalog(
             types, {"z1": dict(zip(("cpu.m", "gpu.m"), capacity, strict=True))}, addresses="10.3.0.0/20",
@@ -276,6 +290,17 @@ class SandboxKit:
     def lose(self, instance_id: str) -> None:
         """See CloudKit."""
         self.cloud.interrupt(instance_id)
+
+    def take_back(self, instance_id: str, notice_s: float | None) -> None:
+        """See CloudKit."""
+        if notice_s is None:
+            self.cloud.hint(instance_id)
+            notice = Notice(instance_id, NoticeKind.REBALANCE)
+        else:
+            self.cloud.interrupt(instance_id, notice_s)
+            notice = Notice(instance_id, NoticeKind.INTERRUPTION, self._clock.now() + notice_s)
+        machine = next(m for m in self.cloud.machines() if m.id == instance_id)
+        self._machines.announce(machine.address, notice)
 
     def misreport(self, instance_id: str, state: str) -> bool:
         """The sandbox tells the truth about machines that run."""

@@ -47,6 +47,8 @@ SLURM_CHANGES = frozenset(
         "resume",
         "down",
         "set_comment",
+        "requeue_jobs",
+        "start_now",
     }
 )
 SLURM_READS = frozenset({"jobs", "nodes", "reservations"})

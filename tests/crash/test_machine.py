@@ -72,11 +72,17 @@ class Crashes(RuleBasedStateMachine):
         lag=st.sampled_from([0.0, 4.0]),
         alpha=st.sampled_from(["sandbox", "sim", "batches", "none"]),
         call_s=st.sampled_from([0.0, 0.3]),
+        spot=st.booleans(),
     )
-    def begin(self, beta: Idempotency, lag: float, alpha: str, call_s: float) -> None:
+    def begin(self, beta: Idempotency, lag: float, alpha: str, call_s: float, spot: bool) -> None:
         self.folder = ExitStack()
         self.world = World(
-            self.folder.enter_context(memory_folder()), template=self.template, alpha=alpha, beta=beta, lag_s=lag
+            self.folder.enter_context(memory_folder()),
+            template=self.template,
+            alpha=alpha,
+            beta=beta,
+            lag_s=lag,
+            spot=spot,
         )
         self.world.line.call_s = call_s
         self.jobs: list[str] = []
@@ -150,13 +156,15 @@ class Crashes(RuleBasedStateMachine):
             kit.fail(kind, n)
 
     @precondition(lambda self: self.world.living())
-    @rule(which=st.integers(0, 7), kind=st.sampled_from(["lost", "omitted", "unknown", "pending"]))
+    @rule(which=st.integers(0, 7), kind=st.sampled_from(["lost", "taken", "hint", "omitted", "unknown", "pending"]))
     def machine_fault(self, which: int, kind: str) -> None:
         living = self.world.living()
         one = living[which % len(living)]
         kit = self.world.kits[one.provider]
         if kind == "lost":
             kit.lose(one.id)
+        elif kind in ("taken", "hint"):
+            kit.take_back(one.id, 20.0 * which if kind == "taken" else None)
         elif kit.misreport(one.id, kind):  # For as long as nothing heals it.
             self.world.exempt.add(one.id)
 

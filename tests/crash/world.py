@@ -44,7 +44,9 @@ SLURM = SlurmConf(resume_timeout_s=200, suspend_timeout_s=8, ping_s=10, slurmd_t
 SLURM_PATIENT = replace(SLURM, resume_timeout_s=24 * 3600.0, suspend_timeout_s=8.0)
 KEEP_ALIVE_S = 60.0
 LISTINGS_S = 3 * PACE.cloud_poll_s
-_PROVIDER_CALLS = frozenset(["prepare", "launch", "instances", "terminate", "leftovers", "remove", "offers"])
+_PROVIDER_CALLS = frozenset(
+    ["prepare", "launch", "instances", "terminate", "leftovers", "remove", "offers", "notices", "acknowledge"]
+)
 _PROVER_CALLS = frozenset({"prove", "start"})
 
 
@@ -56,11 +58,12 @@ def memory_folder(other: Path | None = None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def pools() -> dict[str, Pool]:
+def pools(*, spot: bool = False) -> dict[str, Pool]:
     """Four slots without GPUs and three with two each; both clouds may fill them."""
+    markets = ("on-demand", "spot") if spot else ("on-demand",)
     made = {}
     for name, slots, shape in (("cpu", CPU_SLOTS, CPU), ("gpu", GPU_SLOTS, GPU)):
-        rules = tuple(OfferRule(p, (f"{name}.*",)) for p in ("alpha", "beta"))
+        rules = tuple(OfferRule(p, (f"{name}.*",), markets=markets) for p in ("alpha", "beta"))
         made[name] = Pool(name, slots, ("burst",), shape, rules)
     return made
 
@@ -80,8 +83,11 @@ class World:
         lag_s: float = 0.0,
         conf: SlurmConf = SLURM,
         stage: Data | None = None,
+        spot: bool = False,
     ) -> None:
+        """``spot``: both clouds sell spot machines as well, at half the price."""
         self._stage = stage
+        self._spot = spot
         self.clock = VirtualClock()
         self.slurm = SimSlurm(
             self.clock,
@@ -100,7 +106,7 @@ class World:
         self.kits: dict[str, CloudKit] = {"beta": self._sim("beta", beta, lag_s)}
         match alpha:
             case "sandbox":
-                self.kits["alpha"] = SandboxKit(self.clock, self.machines, "alpha", self._ends, lag_s=lag_s)
+                self.kits["alpha"] = SandboxKit(self.clock, self.machines, "alpha", self._ends, lag_s=lag_s, spot=spot)
             case "sim":
                 self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (3, 2), ("1.0", "4.0"))
             case "batches":
@@ -117,7 +123,7 @@ class World:
         self.calls: list[str] = []
         """Calls to clouds and machines that were made: ``alpha.launch``."""
         keep = policies_idle.plugin.make(policies_idle.Settings(keep_alive_s=KEEP_ALIVE_S))
-        self._rules = Rules(pools(), (keep, *policies), tuning)
+        self._rules = Rules(pools(spot=spot), (keep, *policies), tuning)
         self._path = folder / "burstd.db"
         if template is not None:
             shutil.copy(template, self._path)
@@ -140,7 +146,7 @@ class World:
     ) -> SimKit:
         return SimKit(
             self.clock, self.machines, name, self._ends,
-            way=way, lag_s=lag_s, capacity=capacity, prices=prices, batches=batches,
+            way=way, lag_s=lag_s, capacity=capacity, prices=prices, batches=batches, spot=self._spot,
         )  # fmt: skip
 
     def _woken(self, _nodes: Sequence[str]) -> None:

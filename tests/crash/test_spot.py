@@ -1,0 +1,215 @@
+"""Machines that a cloud takes back: by its queue or by their own watch, with burstd alive or dead meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from burstd.model.claim import ClaimState
+from burstd.sim.job import JobSpec
+from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running, until
+from tests.crash.world import ADMINS, SLURM, TUNING, World
+
+pytestmark = pytest.mark.crash
+
+JOB = JobSpec(run_s=300, time_limit_s=20 * 3600)
+CONF = replace(SLURM, requeue_delay_s=121.0)
+
+
+@pytest.fixture(params=["sandbox", "sim", "batches"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, template: Path) -> World:
+    """A site that may use spot machines."""
+    return World(tmp_path, template=template, alpha=request.param, spot=True, conf=CONF)
+
+
+def take_back(w: World, job: str, notice_s: float | None) -> str:
+    """Has the cloud announce the end of the machine under a job; returns the slot."""
+    slot = w.slurm.job(job).nodes[0]
+    one = w.instance_of(w.claim_on(slot))
+    w.kits[one.provider].take_back(one.id, notice_s)
+    return slot
+
+
+def interruptions(w: World, job: str) -> list[int]:
+    return [e.data["run"] for e in w.store.events(subject=f"job:{job}") if e.new == "interrupted"]
+
+
+def test_an_announced_end_drains_the_node_and_the_job_begins_anew_at_once(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    first = running(world, job)
+    assert first.offer.spot
+    slot = take_back(world, job, 120.0)
+    until(world, lambda: world.states(job) == [PENDING], 12)
+    node = world.slurm.node(slot)
+    assert node.reason.startswith("burstd: interruption, ends 2027-")
+    assert "DRAIN" in node.flags
+    second = running(world, job, 60)
+    assert second.id != first.id
+    until(world, lambda: world.store.claim(first.id).state is ClaimState.GONE, 90)
+    assert (interruptions(world, job), world.slurm.job(job).restarts) == ([0], 1)
+    ends_well(world, job)
+    assert world.slurm.job(job).restarts == 1
+
+
+def test_after_enough_interruptions_a_job_gets_a_machine_on_demand(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    offers = []
+    for _ in range(TUNING.spot_interruptions):
+        claim = running(world, job, 120)
+        offers.append(claim.offer.spot)
+        take_back(world, job, 120.0)
+        until(world, lambda: world.states(job) == [PENDING], 15)
+    last = running(world, job, 120)
+    assert (offers, last.offer.spot) == ([True] * TUNING.spot_interruptions, False)
+    assert "on demand: its machines were taken back 2 times" in world.store.history(last.id)[0].reason
+    ends_well(world, job)
+
+
+def test_a_machine_lost_without_a_word_counts_as_well(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    for run in range(TUNING.spot_interruptions):
+        one = world.instance_of(running(world, job, 120))
+        world.kits[one.provider].lose(one.id)
+        until(world, lambda: world.states(job) == [PENDING], 60)
+        assert interruptions(world, job) == list(range(run + 1))
+    assert not running(world, job, 60).offer.spot
+    ends_well(world, job)
+
+
+def test_a_hint_lets_the_job_end_and_takes_no_new_one(world: World) -> None:
+    job = world.slurm.submit(replace(JOB, run_s=100))
+    claim = running(world, job)
+    slot = take_back(world, job, None)
+    until(world, lambda: "DRAIN" in world.slurm.node(slot).flags, 12)
+    other = world.slurm.submit(JobSpec(run_s=30))
+    until(world, lambda: world.states(other) == [RUNNING], 60)
+    assert world.slurm.job(other).nodes != (slot,)
+    until(world, lambda: world.states(job) == [COMPLETED], 120)
+    until(world, lambda: world.store.claim(claim.id).state is ClaimState.GONE, 90)
+    assert (world.slurm.job(job).restarts, interruptions(world, job)) == (0, [])
+    ends_well(world, job, other)
+
+
+def test_an_interruption_overrules_a_hint(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    running(world, job)
+    slot = take_back(world, job, None)
+    until(world, lambda: world.slurm.node(slot).reason == "burstd: rebalance hint", 12)
+    take_back(world, job, 60.0)
+    until(world, lambda: world.states(job) == [PENDING], 12)
+    ends_well(world, job)
+
+
+def test_a_job_that_must_not_be_requeued_runs_until_its_machine_ends(world: World) -> None:
+    job = world.slurm.submit(replace(JOB, requeue=False))
+    claim = running(world, job)
+    take_back(world, job, 60.0)
+    until(world, lambda: bool(world.slurm.job(job).comment), 15)
+    assert "may not be requeued" in world.slurm.job(job).comment
+    assert world.states(job) == [RUNNING]
+    assert world.reconciler is not None
+    assert "refused" not in world.reconciler.alarm
+    until(world, lambda: world.states(job) != [RUNNING], 120)
+    assert interruptions(world, job) == [0]
+    until(world, lambda: world.store.claim(claim.id).state is ClaimState.GONE, 90)
+
+
+def test_a_node_drains_itself_while_burstd_is_dead(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    one = world.instance_of(running(world, job))
+    world.kill()
+    world.kits[one.provider].take_back(one.id, 100.0)
+    world.clock.advance(20)
+    assert "DRAIN" in world.slurm.node(world.slurm.job(job).nodes[0]).flags
+    world.start()
+    until(world, lambda: world.states(job) == [PENDING], 10)
+    ends_well(world, job)
+
+
+def test_a_queue_alone_is_enough_and_is_emptied(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="none")  # No spot machines: none watches.
+    job = w.slurm.submit(JOB)
+    running(w, job)
+    take_back(w, job, 200.0)
+    until(w, lambda: w.states(job) == [PENDING], 70)
+    until(w, lambda: not w.kits["beta"].provider.notices(), 70)  # type: ignore[attr-defined]
+    ends_well(w, job)
+
+
+def test_a_queue_that_cannot_be_read_is_an_alarm_and_no_more(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="none")
+    job = w.slurm.submit(JOB)
+    running(w, job)
+    w.kits["beta"].fail("down", 3)
+    until(w, lambda: w.reconciler is not None and "notices of provider beta" in w.reconciler.alarm, 200)
+    w.kits["beta"].heal()
+    until(w, lambda: w.reconciler is not None and not w.reconciler.alarm, 100)
+    ends_well(w, job)
+
+
+@pytest.mark.parametrize("after_s", [1.0, 5.0, 14.0])
+def test_a_machine_that_is_no_node_yet_is_given_up(world: World, after_s: float) -> None:
+    job = world.slurm.submit(JOB)
+    until(world, lambda: bool(world.living()), 10)
+    [one] = world.living()
+    world.run(after_s)
+    world.kits[one.provider].take_back(one.id, 300.0)
+    claim = running(world, job, 120)
+    assert claim.id != one.claim_id
+    until(world, lambda: not any(i.id == one.id for i in world.living()), 60)
+    assert world.store.claim(one.claim_id).error in ("interrupted", "")
+    ends_well(world, job)
+
+
+def test_a_person_s_drain_and_words_stay(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    running(world, job)
+    slot = world.slurm.job(job).nodes[0]
+    world.slurm.drain([slot], ADMINS)
+    take_back(world, job, 120.0)
+    until(world, lambda: world.states(job) == [PENDING], 12)
+    assert world.slurm.node(slot).reason.startswith(f"{ADMINS}; burstd: interruption")
+    until(world, lambda: world.slurm.node(slot).view(0.0).powered_down, 90)
+    world.slurm.drain([slot], f"{ADMINS}; burstd: rebalance hint")
+    world.run(60)
+    assert "DRAIN" in world.slurm.node(slot).flags
+    world.slurm.resume([slot])
+    ends_well(world, job)
+
+
+def test_a_drain_that_outlives_its_machine_is_taken_off(world: World) -> None:
+    world.run(5)
+    world.slurm.drain(["c1", "c2"], "burstd: interruption, ends 2027-01-15T08:00:00Z")
+    until(world, lambda: not any("DRAIN" in world.slurm.node(s).flags for s in ("c1", "c2")), 30)
+    job = world.slurm.submit(JobSpec(run_s=30))
+    assert running(world, job).slot == "c1"
+    ends_well(world, job)
+
+
+def test_a_het_job_begins_anew_as_a_whole(world: World) -> None:
+    job = world.slurm.submit(JOB, JOB)
+    until(world, lambda: set(world.states(job)) == {RUNNING}, 120)
+    take_back(world, f"{job}+1", 120.0)
+    until(world, lambda: all(part.restarts == 1 for part in world.slurm.all_of(job)), 15)
+    assert [interruptions(world, f"{job}+{i}") for i in (0, 1)] == [[0], [0]]
+    until(world, lambda: set(world.states(job)) == {RUNNING}, 120)
+    ends_well(world, job)
+
+
+@pytest.mark.parametrize("places", range(1, 60, 3))
+@pytest.mark.parametrize("alpha", ["sandbox", "sim"])
+def test_whatever_dies_on_the_way_the_run_counts_once(tmp_path: Path, template: Path, alpha: str, places: int) -> None:
+    w = World(tmp_path, template=template, alpha=alpha, spot=True, conf=CONF)
+    job = w.slurm.submit(JOB)
+    running(w, job)
+    take_back(w, job, 60.0)
+    w.bomb.arm(places)
+    w.run(5)
+    w.run(10)
+    w.bomb.disarm()
+    w.start()
+    until(w, lambda: w.slurm.job(job).restarts == 1 and w.states(job) == [RUNNING], 300)
+    assert interruptions(w, job) == [0]
+    ends_well(w, job)
