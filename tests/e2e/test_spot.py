@@ -1,0 +1,103 @@
+"""Spot machines that the cloud takes back: drained with the reason, the job begun anew elsewhere, at last on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from burstd.model.offer import OfferRule
+from tests.e2e.sites import claims_of, events, moment, queue, record, restarts, site_up, wait_all_gone
+from tests.lab.site import CPU, TYPES, Site
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+SPOT = replace(CPU, rules=(OfferRule("sandbox", ("c2*",), markets=("on-demand", "spot"), image="node"),))
+NOTICE_S = 45.0
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    types = TYPES.replace('price = "0.40"', 'price = "0.40"\nspot_price = "0.10"')
+    with site_up(pools=[SPOT], types=types) as up:
+        yield up
+
+
+def running(site: Site, job: str, but: str = "", timeout_s: float = 60.0) -> dict[str, str]:
+    """Waits until the job runs on a machine other than ``but``; the claim under it."""
+
+    def claim() -> dict[str, str] | None:
+        nodes = [nodes for i, state, nodes in queue(site) if (i, state) == (job, "RUNNING")]
+        live = site.api("/v1/nodes")["nodes"]
+        return next((n for n in live if [n["slot"]] == nodes and n["instance"] != but), None)
+
+    site.wait(lambda: claim() is not None, timeout_s, f"job {job} running")
+    found = claim()
+    assert found is not None
+    return found
+
+
+def reason(site: Site, slot: str) -> str:
+    """Why the node is drained, as ``sinfo -R`` tells; empty: it is not."""
+    lines = site.cluster.sh("sinfo -h -R -N -o '%n|%E'").splitlines()
+    return next((text for name, text in (line.split("|", 1) for line in lines) if name == slot), "")
+
+
+def test_a_job_outlives_its_spot_machines(site: Site, figure: Callable[[str], None]) -> None:
+    job = site.submit("-p burst -c2 -t9", "sleep ${SLURM_RESTART_COUNT:+1} 20")
+    before = ""
+    for number in range(2):
+        claim = running(site, job, before)
+        slot, before = claim["slot"], claim["instance"]
+        assert claim["offer"].endswith("/spot")
+        if number:
+            # The machine has to say it by itself.
+            site.kill_burstd()
+        site.cloud.interrupt(before, NOTICE_S)
+        took = moment(site, lambda at=slot: reason(site, at).startswith("burstd: interruption, ends "), 15, "drained")
+        figure(f"notice to drained node, {'by the machine' if number else 'by either'}: {took:.1f} s")
+        if number:
+            site.start_burstd()
+        took = moment(site, lambda: restarts(site, [job])[job] == number + 1, 15, "the job requeued")
+        figure(f"drained node to requeue: {took:.1f} s")
+    last = running(site, job, before)
+    assert last["offer"].endswith("/on-demand")
+    told = [e for e in events(site, f"job:{job}") if e["new"] == "interrupted"]
+    assert [e["by"] for e in told] == ["spot", "spot"]
+    assert "interruption, ends" in told[0]["reason"]
+    assert "taken back 2 times" in claims_of(site, job)[-1]["reason"] or "on demand" in str(site.ask("explain", job))
+    site.wait_job(job, timeout_s=60)
+    wait_all_gone(site)
+    _every_slot_is_usable_again(site)
+
+
+def _every_slot_is_usable_again(site: Site) -> None:
+    assert not [slot for slot in SPOT.slots if reason(site, slot)]
+    jobs = [site.submit("-p burst -c2 -t5", "sleep 1") for _ in SPOT.slots]
+    for job in jobs:
+        site.wait_job(job, timeout_s=90)
+
+
+def test_a_hint_lets_the_job_end(site: Site) -> None:
+    wait_all_gone(site)
+    job = site.submit("-p burst -c2 -t5", "sleep 15")
+    claim = running(site, job)
+    site.cloud.hint(claim["instance"])
+    site.wait(lambda: reason(site, claim["slot"]) == "burstd: rebalance hint", 15, "drained")
+    site.wait_job(job, timeout_s=60)
+    assert restarts(site, [job]) == {job: 0}
+    wait_all_gone(site)
+
+
+def test_a_job_that_may_not_be_requeued_is_told_and_runs_on(site: Site) -> None:
+    wait_all_gone(site)
+    job = site.submit("-p burst -c2 -t5 --no-requeue", "sleep 300")
+    claim = running(site, job)
+    site.cloud.interrupt(claim["instance"], 20.0)
+    site.wait(lambda: "may not be requeued" in site.cluster.sh(f"squeue -h -j {job} -o %k"), 15, "its comment")
+    assert site.job(job)["JobState"] == "RUNNING"
+    site.wait_job(job, ("NODE_FAIL",), 60)
+    wait_all_gone(site)
+    assert {c.state.value for c in record(site).claims.values()} == {"gone"}
+    site.start_burstd()
