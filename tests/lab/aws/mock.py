@@ -26,8 +26,12 @@ _ROOT = Path(__file__).parents[3]
 POLICY = _ROOT / "config" / "aws" / "iam-policy.json"
 _POLICY_CLUSTER = "mysite"
 """The cluster's name in that file."""
-THROTTLED = {"code": "RequestLimitExceeded", "text": "Request limit exceeded.", "status": 503}
-DOWN = {"code": "Unavailable", "text": "The server is overloaded and can't handle the request.", "status": 503}
+THROTTLED: dict[str, Any] = {"code": "RequestLimitExceeded", "text": "Request limit exceeded.", "status": 503}
+DOWN: dict[str, Any] = {
+    "code": "Unavailable",
+    "text": "The server is overloaded and can't handle the request.",
+    "status": 503,
+}
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def main() -> None:
     server = make_server(given.host, given.port, App(worlds, life), threaded=True, request_handler=_Handler)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     print(f"listening on {given.host} {server.server_port}", flush=True)
-    server.serve_forever()
+    server.serve_forever(poll_interval=0.05)
     machines.close()
 
 
