@@ -1,0 +1,301 @@
+"""What can be started: the types that the site allows, where they are sold, and for how much."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Any, Generic, TypeVar
+
+from burstd.model.errors import BadRequest, NotFound, ProviderError
+from burstd.model.offer import Hardware, Offer
+from burstd.model.shape import Gres, Shape
+from providers.aws.calls import Calls
+from providers.aws.prices import Price, Prices
+from providers.aws.settings import AwsSettings
+
+_KEPT_S = 6 * 3600.0
+_RESERVATIONS_S = 300.0
+_RETRY_S = 60.0
+_TYPES_PAGE = 100
+"""Most that DescribeInstanceTypes gives at a time."""
+_ARCHITECTURES = {"x86_64": "x86_64", "arm64": "aarch64"}
+_GPU_MAKERS = ("nvidia", "amd")
+_GIB_OF_GB = Decimal(10**9) / 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """One of Amazon's. ``gpus`` are those of ``gpu_name``, each of ``gpu_memory_mib``."""
+
+    name: str
+    vcpus: int
+    memory_mib: int
+    gpus: int
+    gpu_name: str
+    """Amazon's; a part of a GPU is named so: ``L4 1/8``."""
+    gpu_memory_mib: int
+    architecture: str
+    """As ``uname -m`` has it."""
+    efa_interfaces: int
+    """Most; 0: it has none."""
+    network_cards: int
+    local_disk_gib: int
+    """NVMe."""
+    spot: bool
+    bare_metal: bool
+    on_demand: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A capacity reservation or capacity block of the settings. ``free``: machines that may yet be launched in it."""
+
+    id: str
+    instance_type: str
+    zone: str
+    block: bool
+    free: int
+    open: bool = True
+    """False: it has ended, or has not begun."""
+
+
+Made = TypeVar("Made")
+
+
+class Kept(Generic[Made]):
+    """An answer that is asked for again when it is old; if that fails it is kept a minute more."""
+
+    def __init__(self, read: Callable[[], Made], for_s: float, clock: Callable[[], float]) -> None:
+        self._read = read
+        self._for_s = for_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: list[Made] = []
+        self._until = 0.0
+
+    def get(self) -> Made:
+        """Raises what reading raises while there was no answer yet."""
+        with self._lock:
+            now = self._clock()
+            if not self._known or now >= self._until:
+                try:
+                    self._known = [self._read()]
+                    self._until = now + self._for_s
+                except ProviderError:
+                    if not self._known:
+                        raise
+                    self._until = now + _RETRY_S
+            return self._known[0]
+
+
+class Catalog:
+    """Of one region, for one provider's settings. Used from many threads; makes no call before it is asked."""
+
+    def __init__(self, name: str, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.time) -> None:
+        self._name = name
+        self._settings = settings
+        self._calls = calls
+        self.prices = Prices(settings, calls, clock)
+        self._types = Kept(self._read_types, _KEPT_S, clock)
+        self._sold = Kept(self._read_sold, _KEPT_S, clock)
+        self._subnets = Kept(self._read_subnets, _KEPT_S, clock)
+        self._reserved: Mapping[str, Reservation] = {}
+        self._reservations = Kept(self._read_reservations, _RESERVATIONS_S, clock)
+
+    def offers(self) -> Sequence[Offer]:
+        """One for each zone, type and market that has a price. Raises BadRequest where there is none at all."""
+        places = self._places()
+        on_demand, spot = self._prices(places)
+        offers = []
+        for kind, zone, is_spot in places:
+            price = spot.get((kind.name, zone)) if is_spot else on_demand.get(kind.name)
+            if price is not None:
+                offers.append(self._offer(kind, zone, price, is_spot=is_spot))
+        if not offers:
+            raise BadRequest(self._nothing(places))
+        return offers
+
+    def unpriced(self) -> Sequence[str]:
+        """Types that are sold in one of our zones and market, and are not offered for want of a price there."""
+        places = self._places()
+        on_demand, spot = self._prices(places)
+        return sorted({
+            kind.name for kind, zone, is_spot in places
+            if (spot.get((kind.name, zone)) if is_spot else on_demand.get(kind.name)) is None
+        })  # fmt: skip
+
+    def types(self) -> Mapping[str, InstanceType]:
+        """Those that the settings allow and that Linux runs on, whether or not they are sold in our zones."""
+        return self._types.get()
+
+    def type(self, name: str) -> InstanceType | None:
+        """None where the region has none of that name, or the settings do not allow it."""
+        return self._types.get().get(name)
+
+    def subnet(self, zone: str) -> str | None:
+        """The first of the settings in this zone."""
+        return self._subnets.get().get(zone)
+
+    def reservation(self, instance_type: str, zone: str) -> Reservation | None:
+        """That in which this type must be launched in this zone, on demand: an open one with most room comes first."""
+        fitting = [
+            one for one in self._reservations.get().values() if (one.instance_type, one.zone) == (instance_type, zone)
+        ]
+        return max(fitting, key=lambda one: (one.open, one.free), default=None)
+
+    def _places(self) -> Sequence[tuple[InstanceType, str, bool]]:
+        """Type, zone, and whether on the spot market: everything that is sold, with or without a price."""
+        zones, sold = self._subnets.get(), self._sold.get()
+        reserved = {one.instance_type for one in self._reservations.get().values()}
+        places = []
+        for kind in self._types.get().values():
+            for zone in zones:
+                if kind.name in reserved:
+                    one = self.reservation(kind.name, zone)
+                    if one is not None and one.open:
+                        places.append((kind, zone, False))
+                elif (kind.name, zone) in sold:
+                    places += [(kind, zone, False)] * kind.on_demand + [(kind, zone, True)] * kind.spot
+        return places
+
+    def _prices(
+        self, places: Sequence[tuple[InstanceType, str, bool]]
+    ) -> tuple[Mapping[str, Price], Mapping[tuple[str, str], Price]]:
+        on_demand = {kind.name: None for kind, _, spot in places if not spot}
+        spot = {kind.name: None for kind, _, spot in places if spot}
+        return self.prices.on_demand(on_demand), self.prices.spot(spot, self._subnets.get().keys())
+
+    def _offer(self, kind: InstanceType, zone: str, price: Price, *, is_spot: bool) -> Offer:
+        gres = (Gres("gpu", self._gres_type(kind.gpu_name), kind.gpus),) if kind.gpus else ()
+        return Offer(
+            provider=self._name, region=self._settings.region, zone=zone, instance_type=kind.name, spot=is_spot,
+            shape=Shape(kind.vcpus, int(kind.memory_mib * self._settings.usable_memory), gres),
+            price=price.amount, currency=self._settings.currency,
+            hardware=Hardware(
+                kind.architecture, kind.gpu_memory_mib, kind.local_disk_gib, "efa" if kind.efa_interfaces else ""
+            ),
+            price_source=price.source, price_at=price.at,
+        )  # fmt: skip
+
+    def _gres_type(self, gpu: str) -> str:
+        return self._settings.gpu_names.get(gpu) or re.sub(r"[^a-z0-9_.-]", "_", gpu.lower())
+
+    def _nothing(self, places: Sequence[tuple[InstanceType, str, bool]]) -> str:
+        region, words = self._settings.region, ", ".join(self._settings.instance_types)
+        if not self._types.get():
+            return f"{region} has no instance type like {words}: look at instance_types"
+        if not places:
+            zones = ", ".join(self._subnets.get())
+            return f"none of {words} is to be had in {zones}: look at instance_types, subnets and reservations"
+        why = "".join(f"; {source}: {text}" for source, text in self.prices.trouble.items())
+        return f"no price is known of any of {words}: set prices or price_list{why}"
+
+    def _read_types(self) -> Mapping[str, InstanceType]:
+        found = self._calls.pages(
+            "ec2", "describe_instance_types", "InstanceTypes",
+            limit=min(self._settings.page, _TYPES_PAGE), Filters=self._filters(),
+        )  # fmt: skip
+        kinds = [parsed(one) for one in found if self._allows(one["InstanceType"])]
+        return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.name) if kind.architecture}
+
+    def _read_sold(self) -> frozenset[tuple[str, str]]:
+        found = self._calls.pages(
+            "ec2", "describe_instance_type_offerings", "InstanceTypeOfferings", limit=self._settings.page,
+            LocationType="availability-zone", Filters=self._filters(),
+        )  # fmt: skip
+        return frozenset((one["InstanceType"], one["Location"]) for one in found)
+
+    def _filters(self) -> list[dict[str, Any]]:
+        """Amazon's filters know ``*`` and ``?``; what they let through too much is left out here."""
+        return [{"Name": "instance-type", "Values": [_wider(word) for word in self._settings.instance_types]}]
+
+    def _allows(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._settings.instance_types)
+
+    def _read_subnets(self) -> Mapping[str, str]:
+        wanted = self._settings.subnets
+        try:
+            found = self._calls.ask("ec2", "describe_subnets", SubnetIds=list(wanted))["Subnets"]
+        except (BadRequest, NotFound) as error:
+            raise BadRequest(f"subnets cannot be used in {self._settings.region}: {error}") from error
+        zones = {one["SubnetId"]: one["AvailabilityZone"] for one in found}
+        missing = [name for name in wanted if name not in zones]
+        if missing:
+            raise BadRequest(f"subnets names {', '.join(missing)}, which {self._settings.region} does not have")
+        return {zones[name]: name for name in reversed(wanted)}
+
+    def _read_reservations(self) -> Mapping[str, Reservation]:
+        """One question each: if one is gone, Amazon says nothing of the others."""
+        self._reserved = {name: self._read_reservation(name) for name in self._settings.reservations}
+        return self._reserved
+
+    def _read_reservation(self, name: str) -> Reservation:
+        try:
+            said = self._calls.ask("ec2", "describe_capacity_reservations", CapacityReservationIds=[name])
+        except (BadRequest, NotFound) as error:
+            known = self._reserved.get(name)
+            if known is None:
+                raise BadRequest(
+                    f"reservations names {name}, which cannot be used in {self._settings.region}: {error}"
+                ) from error
+            # Ended long ago. Its type is still not to be launched outside of it.
+            return Reservation(known.id, known.instance_type, known.zone, known.block, 0, open=False)
+        for one in said["CapacityReservations"]:
+            return Reservation(
+                id=name, instance_type=one["InstanceType"], zone=one["AvailabilityZone"],
+                block=one.get("ReservationType") == "capacity-block", free=one["AvailableInstanceCount"],
+                open=one["State"] == "active",
+            )  # fmt: skip
+        raise BadRequest(f"reservations names {name}, which {self._settings.region} does not have")
+
+
+def parsed(said: Mapping[str, Any]) -> InstanceType:
+    """An entry of DescribeInstanceTypes; without ``architecture`` where it is none that Linux runs on."""
+    there = said["ProcessorInfo"]["SupportedArchitectures"]
+    network = said["NetworkInfo"]
+    gpus, gpu_name, gpu_memory_mib = _gpus(said.get("GpuInfo", {}).get("Gpus", ()))
+    disks = said.get("InstanceStorageInfo", {})
+    nvme = disks.get("NvmeSupport", "unsupported") != "unsupported"
+    return InstanceType(
+        name=said["InstanceType"],
+        vcpus=said["VCpuInfo"]["DefaultVCpus"],
+        memory_mib=said["MemoryInfo"]["SizeInMiB"],
+        gpus=gpus,
+        gpu_name=gpu_name,
+        gpu_memory_mib=gpu_memory_mib,
+        architecture=next((ours for theirs, ours in _ARCHITECTURES.items() if theirs in there), ""),
+        efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0) if network.get("EfaSupported") else 0,
+        network_cards=network.get("MaximumNetworkCards", 1),
+        local_disk_gib=int(disks["TotalSizeInGB"] * _GIB_OF_GB) if nvme else 0,
+        spot="spot" in said["SupportedUsageClasses"],
+        on_demand="on-demand" in said["SupportedUsageClasses"],
+        bare_metal=said["BareMetal"],
+    )
+
+
+def _gpus(said: Sequence[Mapping[str, Any]]) -> tuple[int, str, int]:
+    """Number, name, MiB of each; of the name that there are most of. Accelerators of other makers are no GPUs."""
+    counts: Counter[str] = Counter()
+    memory: dict[str, int] = {}
+    for one in said:
+        if one["Manufacturer"].lower() in _GPU_MAKERS:
+            name = one["Name"] + _part(one.get("GpuPartitionSize", 1.0))
+            counts[name] += one.get("LogicalGpuCount") or one["Count"]
+            memory[name] = one["MemoryInfo"]["SizeInMiB"]
+    for name, count in counts.most_common(1):
+        return count, name, memory[name]
+    return 0, "", 0
+
+
+def _part(size: float) -> str:
+    return f" 1/{round(1 / size)}" if 0 < size < 1 else ""
+
+
+def _wider(pattern: str) -> str:
+    return re.sub(r"\[!?\]?[^\]]*\]", "?", pattern)
