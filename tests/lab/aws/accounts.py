@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from moto.iam.models import iam_backends
@@ -115,7 +116,7 @@ def _furnish(world: World, access: str, secret: str) -> Account:
         for letter, block in SUBNETS.items()
     }
     group = backend.create_security_group("burstd-nodes", "machines of burstd", vpc.id)
-    new, _ = (_image(backend, *age) for age in (("2026-01-05", 2026), ("2025-11-01", 2025)))
+    new, _ = (_image(backend, day) for day in ("2026-01-05", "2025-11-01"))
     ssm_backends[number][region].put_parameter(
         name=PARAMETER, description="", value=new.id, parameter_type="String", allowed_pattern="", keyid="",
         overwrite=True, tags=[], data_type="aws:ec2:image", tier="Standard", policies=None,
@@ -123,9 +124,9 @@ def _furnish(world: World, access: str, secret: str) -> Account:
     return Account(number, region, access, secret, vpc.id, subnets, group.id, new.id, new.name, PARAMETER)
 
 
-def _image(backend: Any, day: str, year: int) -> Any:
+def _image(backend: Any, day: str) -> Any:
     image = backend.register_image(f"burstd-node-{day}", "a machine that burstd boots")
     image.root_device_name, image.root_device_type, image.architecture = "/dev/xvda", "ebs", "x86_64"
     image.virtualization_type, image.hypervisor = "hvm", "xen"
-    image.creation_date = image.creation_date.replace(year=year, month=1, day=5)
+    image.creation_date = datetime.fromisoformat(day).replace(tzinfo=UTC)
     return image
