@@ -44,30 +44,37 @@ def reason(site: Site, slot: str) -> str:
     return next((text for name, text in (line.split("|", 1) for line in lines) if name == slot), "")
 
 
+def taken_back(site: Site, job: str, claim: dict[str, str], number: int) -> tuple[float, float]:
+    """Waits until the node is drained for the notice that its machine got; then until the job is requeued."""
+    slot = claim["slot"]
+    drained = moment(site, lambda: reason(site, slot).startswith("burstd: interruption, ends "), 15, "drained")
+    if not site.burstd_runs():
+        site.start_burstd()
+    return drained, moment(site, lambda: restarts(site, [job])[job] == number, 15, "the job requeued")
+
+
 def test_a_job_outlives_its_spot_machines(site: Site, figure: Callable[[str], None]) -> None:
-    job = site.submit("-p burst -c2 -t9", "sleep ${SLURM_RESTART_COUNT:+1} 20")
+    job = site.submit("-p burst -c2 -t9", '[ "${SLURM_RESTART_COUNT:-0}" -ge 2 ] || sleep 300')
     before = ""
-    for number in range(2):
+    for number in (1, 2):
         claim = running(site, job, before)
-        slot, before = claim["slot"], claim["instance"]
         assert claim["offer"].endswith("/spot")
-        if number:
+        if number == 2:
             # The machine has to say it by itself.
             site.kill_burstd()
+        before = claim["instance"]
         site.cloud.interrupt(before, NOTICE_S)
-        took = moment(site, lambda at=slot: reason(site, at).startswith("burstd: interruption, ends "), 15, "drained")
-        figure(f"notice to drained node, {'by the machine' if number else 'by either'}: {took:.1f} s")
-        if number:
-            site.start_burstd()
-        took = moment(site, lambda: restarts(site, [job])[job] == number + 1, 15, "the job requeued")
-        figure(f"drained node to requeue: {took:.1f} s")
-    last = running(site, job, before)
+        drained, requeued = taken_back(site, job, claim, number)
+        who = "the machine alone" if number == 2 else "machine or queue"
+        figure(f"notice to drained node, by {who}: {drained:.1f} s, to the requeue of its job: {requeued:.1f} s more")
+    site.wait_job(job, timeout_s=60)
+    last = claims_of(site, job)[-1]
     assert last["offer"].endswith("/on-demand")
+    planned = events(site, f"claim:{last['claim']}")[0]
+    assert "on demand: its machines were taken back 2 times" in planned["reason"]
     told = [e for e in events(site, f"job:{job}") if e["new"] == "interrupted"]
     assert [e["by"] for e in told] == ["spot", "spot"]
     assert "interruption, ends" in told[0]["reason"]
-    assert "taken back 2 times" in claims_of(site, job)[-1]["reason"] or "on demand" in str(site.ask("explain", job))
-    site.wait_job(job, timeout_s=60)
     wait_all_gone(site)
     _every_slot_is_usable_again(site)
 
