@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from burstd.model.errors import BadRequest, NotFound, ProviderError
+from burstd.model.errors import BadRequest, InsufficientCapacity, ProviderError
 from burstd.model.instance import Instance, Leftover
 from burstd.model.offer import Offer
 from burstd.model.provider import (
@@ -66,7 +66,7 @@ class AwsProvider:
         for request in requests:
             try:
                 wishes.append(self._wishes.of(request))
-            except (BadRequest, NotFound) as error:
+            except (BadRequest, InsufficientCapacity) as error:
                 refused[request.claim_id] = error
         ready = {one.claim_id: one for one in recipe.batches(self._cluster, self._settings, wishes)}
         return [refused.get(request.claim_id) or ready[request.claim_id] for request in requests]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.model.errors import BadRequest
+from burstd.model.errors import BadRequest, InsufficientCapacity
 from burstd.model.offer import Offer
 from burstd.model.provider import LaunchRequest
 from providers.aws.catalog import Catalog, InstanceType
@@ -24,7 +24,9 @@ class Wishes:
         self._images = images
 
     def of(self, request: LaunchRequest) -> Wish:
-        """Raises BadRequest where it can never be served; other errors where nothing can be looked up now."""
+        """Raises BadRequest where it can never be served, InsufficientCapacity where its reservation is not open, other
+        errors where nothing can be looked up now.
+        """
         size = len(request.user_data.encode())
         if size > USER_DATA_BYTES:
             raise BadRequest(f"the user data has {size} bytes, EC2 takes {USER_DATA_BYTES}: shorten node.user_data")
@@ -34,6 +36,8 @@ class Wishes:
         efa = kind.efa_interfaces if request.gang and self._settings.efa else 0
         reservation = self._catalog.reservation(kind.name, request.offer.zone)
         if reservation is not None and not request.offer.spot:
+            if not reservation.open:
+                raise InsufficientCapacity(f"capacity reservation {reservation.id} has ended, or has not begun")
             return Wish(request, image, (pool,), efa, reservation)
         found = {(kind.name, request.offer.zone): pool}
         for other in request.others:
