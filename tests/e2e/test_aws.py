@@ -1,0 +1,208 @@
+"""From sbatch to a job on EC2 and back to an empty account: the real provider, the mock's API, a box for each instance.
+
+Each test has a pool, and types of instances, of its own. The job that has to wait for a time limit begins first, and is
+looked at last. Beside the site's machines the account holds a neighbour's, which nobody may touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from burstd.model.offer import OfferRule, Pool
+from burstd.model.shape import Gres, Shape
+from tests.e2e.sites import QUICK, claims_of, events, restarts
+from tests.lab.aws.site import AwsSite
+from tests.lab.remains import remains
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+TYPES = {
+    "main": ("g4dn.xlarge",), "short": ("c5d.large", "m5d.large"), "pair": ("c5n.large",), "lost": ("r5.large",),
+    "spot": ("m5.large",),
+}  # fmt: skip
+"""By pool; the first is the cheapest."""
+SCRIPT = """#!/bin/sh
+#BURST stage_in data as set
+#BURST stage_out . to results
+cat "$BURST_IN/set/a.txt" > "$BURST_OUT/copy.txt"
+echo "$CUDA_VISIBLE_DEVICES" > "$BURST_OUT/gpus.txt"
+"""
+DOUBLE = "tests/e2e: the neighbour's"
+
+
+def _pool(name: str) -> Pool:
+    gres = (Gres("gpu", "t4", 1),) if name == "main" else ()
+    markets = ("spot",) if name == "spot" else ("on-demand",)
+    rule = OfferRule("aws", TYPES[name], markets=markets)
+    return Pool(name, (f"{name}1", f"{name}2"), ("burst",), Shape(2, 1000, gres, frozenset({name})), (rule,))
+
+
+def things(site: AwsSite) -> dict[str, Mapping[str, Any]]:
+    """Everything in the account that costs money or may be left behind, by id; ended instances and requests not."""
+    with site.ec2() as ec2:
+        found: dict[str, Mapping[str, Any]] = {}
+
+        def pages(operation: str, key: str, id_key: str) -> None:
+            for page in ec2.get_paginator(operation).paginate():
+                found.update({one[id_key]: one for one in page[key]})
+
+        for page in ec2.get_paginator("describe_instances").paginate():
+            rows = [one for reservation in page["Reservations"] for one in reservation["Instances"]]
+            found.update({one["InstanceId"]: one for one in rows if one["State"]["Name"] != "terminated"})
+        pages("describe_volumes", "Volumes", "VolumeId")
+        pages("describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId")
+        pages("describe_launch_templates", "LaunchTemplates", "LaunchTemplateId")
+        requests = ec2.describe_spot_instance_requests()["SpotInstanceRequests"]
+        found.update({one["SpotInstanceRequestId"]: one for one in requests if one["State"] in ("open", "active")})
+        found.update({one["GroupId"]: one for one in ec2.describe_placement_groups()["PlacementGroups"]})
+    return found
+
+
+def instances(site: AwsSite, pool: str) -> list[Mapping[str, Any]]:
+    """Every instance that was ever made for a pool of ours, oldest first."""
+    filters = [{"Name": "tag:burstd-cluster", "Values": ["lab"]}, {"Name": "tag:burstd-pool", "Values": [pool]}]
+    with site.ec2() as ec2:
+        pages = list(ec2.get_paginator("describe_instances").paginate(Filters=filters))
+    rows = [one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"]]
+    return sorted(rows, key=lambda one: one["LaunchTime"])
+
+
+def somebodys(ec2: Any, site: AwsSite, name: str, tags: Mapping[str, str]) -> None:
+    """A machine, a disk, a port, a launch template and a placement group, with these tags."""
+    account, listed = site.account, [{"Key": key, "Value": value} for key, value in tags.items()]
+    zone, subnet = next(iter(account.subnets.items()))
+
+    def tagged(*kinds: str) -> dict[str, Any]:
+        return {"TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in kinds]} if tags else {}
+
+    machine = {"ImageId": account.image, "InstanceType": "t3.nano", "SubnetId": subnet, "MinCount": 1, "MaxCount": 1}
+    ec2.run_instances(**machine, **tagged("instance", "volume", "network-interface"))
+    ec2.create_volume(AvailabilityZone=zone, Size=8, **tagged("volume"))
+    ec2.create_network_interface(SubnetId=subnet, **tagged("network-interface"))
+    template = {"LaunchTemplateName": name, "LaunchTemplateData": {"ImageId": account.image}}
+    ec2.create_launch_template(**template, **tagged("launch-template"))
+    ec2.create_placement_group(GroupName=name, Strategy="cluster", **tagged("placement-group"))
+
+
+def _pending(site: AwsSite) -> bool:
+    return any(one.get("State") == {"Code": 0, "Name": "pending"} for one in things(site).values())
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[AwsSite]:
+    prices = {name: f"{0.10 + 0.01 * place:.2f}" for names in TYPES.values() for place, name in enumerate(names)}
+    up = AwsSite(pools=[*map(_pool, TYPES)], prices=prices, settings=QUICK, staging="", extra_conf="SlurmdTimeout=6")
+    with up:
+        yield up
+    left = remains(up.cluster.lab.network.name, up.cluster.state)
+    assert not left, f"left behind: {left}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def theirs(site: AwsSite) -> dict[str, Mapping[str, Any]]:
+    """What the account holds before burstd does anything: another burstd's things, and things with names like ours."""
+    with site.ec2() as ec2:
+        somebodys(ec2, site, "another", {"burstd-cluster": "lab2", "burstd-claim": "theirs"})
+        somebodys(ec2, site, "burstd-lab-like", {})
+    site.wait(lambda: not _pending(site), 10, "their machines run")
+    return things(site)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pair(site: AwsSite, theirs: dict[str, Mapping[str, Any]]) -> str:
+    """Two nodes, or none, where each zone has room for one. After it failed the type rests for a minute."""
+    zones = site.account.subnets
+    site.faults(cap={f"c5n.large@{zone}": 1 for zone in zones})
+    job = site.submit("-p burst -C pair -N2 --exclusive -t5", "srun hostname | sort > /tmp/hosts; cat /tmp/hosts")
+    site.wait(lambda: _refused(site, job) >= 2, 30, "the pair is refused")
+    return job
+
+
+def _refused(site: AwsSite, job: str) -> int:
+    return sum(claim["error"] == "capacity" for claim in claims_of(site, job))
+
+
+def submit(site: AwsSite, name: str, script: str = "true") -> str:
+    return site.submit(f"-p burst -C {name} -c1 --mem=100 -t5", script)
+
+
+def types_of(site: AwsSite, pool: str) -> list[str]:
+    return [one["InstanceType"] for one in instances(site, pool)]
+
+
+def test_from_sbatch_to_an_empty_account(site: AwsSite) -> None:
+    """Data in, a GPU, data home; the machine boots with what the launch template says, and ends."""
+    site.cluster.sh("mkdir -p data; echo hello > data/a.txt", "ada")
+    job = site.submit_script(SCRIPT, "-p burst -C main --gres=gpu:t4:1 -c1 --mem=100 -t5")
+    site.wait_job(job)
+    (machine,) = instances(site, "main")
+    assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"
+    (claim,) = claims_of(site, job)
+    assert claim["instance"] == machine["InstanceId"]
+    assert machine["MetadataOptions"]["HttpTokens"] == "required"
+    tags = {tag["Key"]: tag["Value"] for tag in machine["Tags"]}
+    assert tags["burstd-claim"] == claim["claim"]
+    site.wait(lambda: instances(site, "main")[0]["State"]["Name"] == "terminated", 40, "it is ended")
+
+
+def test_the_next_type_where_the_first_is_out_of_capacity(site: AwsSite) -> None:
+    site.faults(ice=["c5d.large"])
+    job = submit(site, "short")
+    site.wait_job(job)
+    assert types_of(site, "short") == ["m5d.large"]
+    (claim,) = [one for one in claims_of(site, job) if not one["error"]]
+    assert "/m5d.large/" in claim["offer"]
+    assert [e for e in events(site, "breaker:") if "/c5d.large/" in e["subject"]], "it is left alone for a while"
+    assert restarts(site, [job]) == {job: 0}
+
+
+def test_a_lost_answer_and_a_death_make_one_machine(site: AwsSite) -> None:
+    site.faults(lost=[{"action": "CreateFleet", "code": "cut"}])
+    before = site.calls()["CreateFleet"]
+    job = submit(site, "lost")
+    site.wait(lambda: site.calls()["CreateFleet"] > before, 20, "the fleet is asked for")
+    site.kill_burstd("KILL")
+    assert len(instances(site, "lost")) == 1, "it was made, and nobody heard of it"
+    site.start_burstd()
+    site.wait_job(job)
+    (machine,) = instances(site, "lost")
+    (claim,) = claims_of(site, job)
+    assert claim["instance"] == machine["InstanceId"]
+    assert site.calls()["CreateFleet"] > before + 1, "it was asked for again"
+
+
+def test_a_spot_machine_that_is_taken_back(site: AwsSite) -> None:
+    """Its own metadata tells; the node says why in Slurm, and the job begins anew on another machine."""
+    job = submit(site, "spot", "sleep $((SLURM_RESTART_COUNT ? 0 : 100))")
+    site.wait_job(job, ["RUNNING"])
+    (first,) = instances(site, "spot")
+    assert first["InstanceLifecycle"] == "spot"
+    site.interrupt(first["InstanceId"], notice_s=30)
+    slot = site.job(job)["NodeList"]
+    site.wait(lambda: "interruption" in site.cluster.sh(f"sinfo -hN -n {slot} -o %E"), 20, "the node's reason")
+    site.wait(lambda: site.job(job)["Restarts"] == "1", 30, "Slurm has requeued the job")
+    site.wait_job(job)
+    old, new = instances(site, "spot")
+    assert old["InstanceId"] == first["InstanceId"] != new["InstanceId"]
+    assert old["State"]["Name"] == "terminated"
+
+
+def test_two_nodes_or_none(site: AwsSite, pair: str) -> None:
+    assert instances(site, "pair") == [], "not even for a moment"
+    bill = site.api("/v1/bill", group="job")
+    assert pair not in [line["key"] for line in bill["lines"]], "nothing was paid for it"
+    site.faults(cap={f"c5n.large@{zone}": 2 for zone in site.account.subnets})
+    site.wait_job(pair, timeout_s=120)
+    first, second = instances(site, "pair")
+    assert first["Placement"]["AvailabilityZone"] == second["Placement"]["AvailabilityZone"]
+    assert first["Placement"]["GroupName"] == second["Placement"]["GroupName"] != ""
+    assert len({one["InstanceId"] for one in (first, second)}) == 2
+
+
+def test_in_the_end_only_the_neighbours_things_are_left(site: AwsSite, theirs: dict[str, Mapping[str, Any]]) -> None:
+    site.wait_empty()
+    site.wait(lambda: things(site).keys() <= theirs.keys(), 60, "nothing of ours is left")
+    assert things(site) == theirs
