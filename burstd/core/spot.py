@@ -130,12 +130,12 @@ def _undrains(view: View) -> list[Action]:
         slot
         for pool in view.snapshot.pools.values()
         for slot in pool.slots
-        if early.get(slot, True)
-        and (node := view.node(slot)) is not None
-        and node.powered_down
-        and not node.busy
+        if (node := view.node(slot)) is not None
         and (told := told_of(node)) is not None
         and not told.before
+        and node.powered_down
+        and not node.busy
+        and early.get(slot, True)
     )
     return [Undrain(slots)] if slots else []
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.model.job import JobState
+from burstd.model.job import Job, JobState
 from burstd.model.shape import Gres
 from burstd.testing.slurm_cluster import ClusterUnderTest, job, node, running, submit, until
 
@@ -296,6 +296,63 @@ class SchedulerContract:
             scheduler.set_comment("999999", "x")
         with pytest.raises(SchedulerRefused):
             scheduler.drain(["no-such-node"], "x")
+
+    def test_running_jobs_begin_anew_and_need_not_wait(self, cluster: ClusterUnderTest) -> None:
+        """Of several those that may are requeued, though the call is refused; then they start when they are told to."""
+        scheduler = cluster.scheduler
+        slots = self.up(cluster, 4)
+        scheduler.set_gate([slot for slot in cluster.slots if slot not in slots])
+        one, stays, array = (submit(cluster, f"-c1 {words}") for words in ("", "--no-requeue", "--array=5-6"))
+        task = f"{array}_5"
+        until(lambda: all(running(cluster, j) for j in (one, stays, task, f"{array}_6")), "the jobs running")
+        with pytest.raises(SchedulerRefused, match=f"job {stays}"):
+            scheduler.requeue_jobs([one, stays, task])
+        assert running(cluster, stays)
+        assert running(cluster, f"{array}_6")
+        rows: list[Job] = []
+
+        def paused() -> bool:
+            rows[:] = [row for row in scheduler.jobs() if row.id in (one, task) and row.reason == "BeginTime"]
+            return len(rows) == 2
+
+        until(paused, "Slurm's pause")
+        assert {(row.state, row.restarts) for row in rows} == {(JobState.PENDING, 1)}
+        assert all(60 < row.eligible - time.time() < 130 for row in rows)
+        with pytest.raises(SchedulerRefused, match="pending"):
+            scheduler.requeue_jobs([one])
+        scheduler.start_now([one, task])
+        until(lambda: running(cluster, one) and running(cluster, task), "both running again")
+        with pytest.raises(SchedulerRefused):
+            scheduler.requeue_jobs(["999999"])
+
+    def test_a_het_job_begins_anew_by_its_number(self, cluster: ClusterUnderTest) -> None:
+        """All its components do."""
+        scheduler = cluster.scheduler
+        slots = self.up(cluster, 4)
+        scheduler.set_gate([slot for slot in cluster.slots if slot not in slots])
+        het = submit(cluster, "-p burst -c2 : -p burst -c2")
+        parts = [f"{het}+{i}" for i in range(2)]
+        until(lambda: all(running(cluster, part) for part in parts), "the components running")
+        scheduler.requeue_jobs([het])
+        until(lambda: all((row := job(cluster, p)) and row.reason == "BeginTime" for p in parts), "Slurm's pause")
+        scheduler.start_now([het])
+        until(lambda: all(running(cluster, part) for part in parts), "the components running again")
+
+    def test_a_drain_goes_with_the_machine_and_can_be_taken_off_a_slot(self, cluster: ClusterUnderTest) -> None:
+        """Power-down takes it off and leaves the reason; one that came later is taken off by ``resume``."""
+        scheduler = cluster.scheduler
+        slot = self.up(cluster, 1)[0]
+        scheduler.drain([slot], "burstd: rebalance hint")
+        scheduler.power_down([slot])
+        cluster.kill(slot)
+        until(lambda: node(cluster, slot).powered_down, "the slot powered down")
+        left = node(cluster, slot)
+        assert (left.drained, left.reason) == (False, "burstd: rebalance hint")
+        scheduler.drain([slot], "burstd: rebalance hint")
+        assert node(cluster, slot).drained
+        scheduler.resume([slot])
+        assert (node(cluster, slot).drained, node(cluster, slot).powered_down) == (False, True)
+        assert self.up(cluster, 1) == [slot]
 
     def test_a_slot_is_powered_up_and_down_and_used_again(self, cluster: ClusterUnderTest) -> None:
         """Slurm calls its programs, and a machine makes the slot a node; also one that Slurm was not told of."""

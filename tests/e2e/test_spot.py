@@ -9,18 +9,19 @@ import pytest
 
 from burstd.model.offer import OfferRule
 from tests.e2e.sites import claims_of, events, moment, queue, record, restarts, site_up, wait_all_gone
+from tests.e2e.test_staging import manifest, submit, wait_over
 from tests.lab.site import CPU, TYPES, Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 SPOT = replace(CPU, rules=(OfferRule("sandbox", ("c2*",), markets=("on-demand", "spot"), image="node"),))
+TYPES_WITH_SPOT = TYPES.replace('price = "0.40"', 'price = "0.40"\nspot_price = "0.10"')
 NOTICE_S = 45.0
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    types = TYPES.replace('price = "0.40"', 'price = "0.40"\nspot_price = "0.10"')
-    with site_up(pools=[SPOT], types=types) as up:
+    with site_up(pools=[SPOT], types=TYPES_WITH_SPOT) as up:
         yield up
 
 
@@ -108,3 +109,23 @@ def test_a_job_that_may_not_be_requeued_is_told_and_runs_on(site: Site) -> None:
     wait_all_gone(site)
     assert {c.state.value for c in record(site).claims.values()} == {"gone"}
     site.start_burstd()
+
+
+def test_output_is_off_a_machine_before_it_is_ended() -> None:
+    """The job that was cut short leaves what it wrote, and writes all of it on the next machine."""
+    with site_up(pools=[SPOT], types=TYPES_WITH_SPOT, staging="") as site:
+        site.cluster.sh("mkdir -p data/set; echo hello >data/set/a.txt", "ada")
+        run = '[ -n "$SLURM_RESTART_COUNT" ] && echo whole >"$BURST_OUT/last" || { sleep 300 & wait; }'
+        job = submit(site, run, words="-p burst -c2 --mem=100")
+        claim = running(site, job)
+        site.cloud.interrupt(claim["instance"], NOTICE_S)
+        site.wait(lambda: restarts(site, [job])[job] == 1, 30, "the job requeued")
+        site.wait_job(job, timeout_s=120)
+        wait_over(site, job)
+        assert manifest(site, job)["complete"]
+        assert site.cluster.sh("cat results/last", "ada") == "whole\n"
+        life = [e for e in events(site) if e["subject"] in (f"stage:{job}", f"claim:{claim['claim']}")]
+        steps = [e["new"] for e in life]
+        assert "REQUEUED" in life[steps.index("collecting")]["reason"]
+        assert steps.index("bringing") < steps.index("terminating"), "it was kept until its output was off it"
+        wait_all_gone(site)

@@ -83,6 +83,18 @@ def test_units_start_what_is_started_by_hand_elsewhere(machines: Machines, machi
     assert machine.shows("slurmd", "MainPID") == pid
     cluster.wait(lambda: cluster.sh("sinfo -hn cl1 -o %t").split() == ["idle"], 30, "cl1 idle")
 
+    # It watches for its own end, in one unit however often it is told to.
+    for _ in range(2):
+        prover().start(claim, pool, "cat /run/notice 2>/dev/null")
+    assert machine.shows("burstd-watch", "ActiveState") == "active"
+    machine.run(["sh", "-c", "echo rebalance >/run/notice"])
+    cluster.wait(lambda: "rebalance hint" in cluster.sh("sinfo -hn cl1 -o %E"), 20, "cl1 drained by itself")
+    machine.run(["sh", "-c", "echo interruption 1795262520 >/run/notice"])
+    ends = "burstd: interruption, ends 2026-11-21T12:02:00Z"
+    cluster.wait(lambda: cluster.sh("sinfo -hn cl1 -o %E").strip() == ends, 20, "cl1 drained for good")
+    cluster.wait(lambda: machine.shows("burstd-watch", "ActiveState") == "inactive", 10, "its watch over")
+    cluster.sh("scontrol update nodename=cl1 state=resume")
+
     def words() -> list[str]:
         pid = machine.shows("slurmd", "MainPID")
         return machine.run(["cat", f"/proc/{pid}/cmdline"]).stdout.split("\0")
