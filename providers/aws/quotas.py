@@ -39,11 +39,11 @@ class Quotas:
         kinds = self._catalog.types().values()
         ours = {(kind.name, spot) for kind in kinds for spot in (False, True) if not spot or kind.spot}
         limits = [
-            (one["QuotaName"], int(one["Value"]), *told)
+            (one["QuotaName"], int(one["Value"]), *said)
             for one in self._calls.pages(
                 "service-quotas", "list_service_quotas", "Quotas", limit=_QUOTAS_PAGE, ServiceCode="ec2"
             )
-            if (told := _told(one["QuotaName"])) is not None
+            if (said := told(one["QuotaName"])) is not None
         ]
         bearing = [limit for limit in limits if any(spot == limit[3] and covers(limit[2], name) for name, spot in ours)]
         used = self._used() if bearing else Counter()
@@ -57,7 +57,7 @@ class Quotas:
         ]  # fmt: skip
 
     def _used(self) -> Counter[tuple[str, bool]]:
-        """vCPUs by type and whether spot."""
+        """vCPUs by type and whether spot. Amazon counts room in capacity reservations that nobody uses as well."""
         used: Counter[tuple[str, bool]] = Counter()
         whole: Counter[tuple[str, bool]] = Counter()
         for reservation in self._calls.pages(
@@ -90,7 +90,7 @@ class Quotas:
         return known
 
 
-def _told(name: str) -> tuple[frozenset[str], bool] | None:
+def told(name: str) -> tuple[frozenset[str], bool] | None:
     """Families, in small letters, and whether spot; None for quotas of other things."""
     for pattern, spot in ((_ON_DEMAND, False), (_SPOT, True)):
         found = pattern.fullmatch(name.strip())

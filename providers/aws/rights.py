@@ -221,7 +221,7 @@ def finding_of(subject: str, error: ProviderError) -> Finding:
         return Finding(subject, True, "allowed")
     if isinstance(error, AuthFailed):
         return _missing(subject, error, subject.partition(" ")[0])
-    if isinstance(error, BadRequest | NotFound) and "IamInstanceProfile" in str(error):
+    if isinstance(error, BadRequest | NotFound) and "iaminstanceprofile" in str(error).lower():
         return Finding(
             subject, False, str(error),
             "set instance_profile to one of 'aws iam list-instance-profiles', or leave it out",

@@ -1,0 +1,303 @@
+"""What the check tells of an account that is set up, and of one where something is missing; on the mock of EC2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+import pytest
+
+from burstd.model.provider import Finding, Quota
+from burstd.share import share_path
+from providers.aws import check_supply
+from providers.aws.calls import Calls
+from providers.aws.catalog import Catalog, InstanceType
+from providers.aws.check import check
+from providers.aws.images import Images
+from providers.aws.quotas import Quotas
+from providers.aws.settings import AwsSettings
+from tests.lab.aws.mock import Account, Ec2Mock, User, policy_for
+
+CLUSTER = "ada"
+POLICY = policy_for(CLUSTER)
+SIDS = [one["Sid"] for one in POLICY["Statement"]]
+UNTOLD = {
+    "ec2:CreateFleet", "role of ec2fleet.amazonaws.com", "role of spot.amazonaws.com",
+    ", ".join(f"ec2:{one}" for one in ("TerminateInstances", "GetConsoleOutput", "DeleteVolume", "DeleteNetworkInterface",
+              "DeleteLaunchTemplate", "DeletePlacementGroup", "CancelSpotInstanceRequests")),
+}  # fmt: skip
+"""What does not show before the first launch."""
+
+
+@dataclass
+class Site:
+    """An account as docs/providers/aws.md sets it up, and burstd's user in it."""
+
+    mock: Ec2Mock
+    account: Account
+    user: User
+    patch: pytest.MonkeyPatch
+    words: dict[str, Any] = field(default_factory=dict)
+
+    def owner(self, service: str = "ec2") -> Any:
+        return boto3.client(service, **self.mock.client_words(self.account))
+
+    def with_policy(self, policy: Mapping[str, Any]) -> None:
+        self.user = self.mock.user(self.account, CLUSTER, policy)
+
+    def look(self, *images: str, **more: Any) -> dict[str, Finding]:
+        """Findings by their subjects, in order."""
+        for name, value in self.mock.environment(self.user).items():
+            self.patch.setenv(name, value)
+        words = {
+            "region": "us-east-1", "endpoint_url": self.mock.url, "subnets": list(self.account.subnets.values()),
+            "security_groups": [self.account.security_group], "instance_types": ["c5.*"], "image": self.account.image,
+            "instance_profile": self.user.role, "notices_queue": self.user.queue,
+        }  # fmt: skip
+        settings = AwsSettings(**{**words, **self.words, **more})
+        calls = Calls(settings)
+        catalog = Catalog("aws", settings, calls)
+        found = list(
+            check(settings, calls, catalog, Images(settings, calls), Quotas(settings, calls, catalog), CLUSTER, images)
+        )
+        calls.close()
+        assert len({f.subject for f in found}) == len(found), [f.subject for f in found]
+        assert all(f.text and (f.ok is not False or f.remedy) for f in found)
+        return {f.subject: f for f in found}
+
+
+def wrong(found: Mapping[str, Finding]) -> dict[str, Finding]:
+    return {subject: finding for subject, finding in found.items() if finding.ok is False}
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[Ec2Mock]:
+    with Ec2Mock() as made:
+        yield made
+
+
+@pytest.fixture
+def site(mock: Ec2Mock, monkeypatch: pytest.MonkeyPatch) -> Site:
+    account = mock.account()
+    made = Site(mock, account, mock.user(account, CLUSTER, POLICY), monkeypatch)
+    for port in (22, 6818):
+        made.owner().authorize_security_group_ingress(
+            GroupId=account.security_group, IpProtocol="tcp", FromPort=port, ToPort=port, CidrIp="10.0.0.0/16"
+        )
+    may_fill = json.loads(share_path("config", "aws", "notices-queue-policy.json").read_text(encoding="utf-8"))
+    made.owner("sqs").set_queue_attributes(QueueUrl=made.user.queue, Attributes={"Policy": json.dumps(may_fill)})
+    return made
+
+
+def launched(site: Site) -> None:
+    """One of each thing that burstd makes, bearing the cluster's tag."""
+    client = boto3.client("ec2", **site.mock.client_words(site.user))
+    ours = [{"Key": "burstd-cluster", "Value": CLUSTER}]
+
+    def tagged(*kinds: str) -> list[dict[str, Any]]:
+        return [{"ResourceType": kind, "Tags": ours} for kind in kinds]
+
+    data = {
+        "ImageId": site.account.image, "TagSpecifications": tagged("network-interface", "spot-instances-request"),
+        "NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [site.account.security_group]}],
+    }  # fmt: skip
+    client.create_launch_template(
+        LaunchTemplateName=f"burstd-{CLUSTER}-1", LaunchTemplateData=data, TagSpecifications=tagged("launch-template")
+    )
+    client.create_placement_group(
+        GroupName=f"burstd-{CLUSTER}-g", Strategy="cluster", TagSpecifications=tagged("placement-group")
+    )
+    subnet = next(iter(site.account.subnets.values()))
+    client.create_fleet(
+        Type="instant", TagSpecifications=tagged("instance", "volume", "fleet"),
+        TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "spot"},
+        LaunchTemplateConfigs=[{
+            "LaunchTemplateSpecification": {"LaunchTemplateName": f"burstd-{CLUSTER}-1", "Version": "1"},
+            "Overrides": [{"InstanceType": "c5.large", "SubnetId": subnet}],
+        }],
+    )  # fmt: skip
+
+
+def test_nothing_is_wrong_with_what_the_document_sets_up(site: Site) -> None:
+    found = site.look()
+    assert wrong(found) == {}
+    assert {subject for subject, finding in found.items() if finding.ok is None} == UNTOLD
+    assert found["image " + site.account.image].text.startswith(f"{site.account.image}, x86_64, root volume of ")
+    assert "room for" in found["quota Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"].text
+
+
+def test_every_right_shows_once_there_is_something_to_try_it_on_and_nothing_changes(site: Site) -> None:
+    launched(site)
+    before = things(site)
+    found = site.look()
+    assert things(site) == before
+    assert wrong(found) == {}
+    assert [f.subject for f in found.values() if f.ok is None] == []
+    assert found["ec2:TerminateInstances"].text == found["ec2:CreateFleet"].text == "allowed"
+
+
+def things(site: Site) -> list[Any]:
+    client = site.owner()
+    instances = [i["InstanceId"] for r in client.describe_instances()["Reservations"] for i in r["Instances"]]
+    templates = [t["LaunchTemplateName"] for t in client.describe_launch_templates()["LaunchTemplates"]]
+    groups = [g["GroupName"] for g in client.describe_placement_groups()["PlacementGroups"]]
+    volumes = [v["VolumeId"] for v in client.describe_volumes()["Volumes"]]
+    return [instances, templates, groups, sorted(volumes)]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"Look"},
+        {"MakeWithTheClustersTagOnly", "MakeTemplatesWithTheClustersTagOnly", "EndTheClustersOwn", "ReadNotices"},
+        {"MakeFromTheClustersOwn", "MakeFromAndIn", "MakePlacementGroupsWithTheClustersTagOnly"},
+        {"TagWhatIsBeingMade", "ReadParametersThatNameImages"},
+        {"GiveMachinesTheirRole"},
+    ],
+    ids=" ".join,
+)
+def test_each_statement_that_is_missing_is_named(site: Site, missing: set[str]) -> None:
+    launched(site)
+    site.with_policy({**POLICY, "Statement": [one for one in POLICY["Statement"] if one["Sid"] not in missing]})
+    found = wrong(site.look(f"ssm:{site.account.image_parameter}"))
+    named = {sid for finding in found.values() for sid in SIDS if f"statement {sid} of " in finding.remedy}
+    assert named == missing
+
+
+def test_rights_for_another_cluster_are_none(site: Site) -> None:
+    launched(site)
+    site.with_policy(policy_for("other"))
+    found = wrong(site.look(instance_profile="", notices_queue=""))
+    assert {"ec2:RunInstances", "ec2:CreateFleet", "ec2:CreateLaunchTemplate", "ec2:TerminateInstances"} <= set(found)
+    assert all("this cluster's name in its Condition" in f.remedy for f in found.values())
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (
+            {"image": "ami-0123456789abcdef0", "security_groups": ["sg-0123456789abcdef0"], "price_list": False,
+             "instance_types": ["c5.large", "zz9.*"], "reservations": ["cr-0123456789abcdef0"]},
+            {
+                "image ami-0123456789abcdef0": ("us-east-1", "mend image of the provider"),
+                "security group sg-0123456789abcdef0": ("sg-0123456789abcdef0", "set security_groups"),
+                "offers": ("reservations names cr-0123456789abcdef0", "mend what it names"),
+                "instance types c5.large": ("not offered", "look at the findings"),
+                "instance types zz9.*": ("none of that name", "describe-instance-type-offerings"),
+                "reservation cr-0123456789abcdef0": ("not exist", "set reservations"),
+            },
+        ),
+        (
+            {"image": "name:nothing-*", "instance_profile": "nobody", "price_list": False,
+             "notices_queue": "https://sqs.us-east-1.amazonaws.com/1/other"},
+            {
+                "image name:nothing-*": ("has a name like", "mend image"),
+                "prices": ("c5.12xlarge", 'set prices = { "c5.12xlarge"'),
+                "queue other": ("", "notices_queue"),
+            },
+        ),
+        (
+            {"instance_types": ["c6g.large"], "instance_profile": "nobody"},
+            {
+                "image IMAGE": ("the instance types are all aarch64", "name an image"),
+            },
+        ),
+        (
+            {"instance_profile": "nobody"},
+            {
+                "ec2:RunInstances": ("nobody", "set instance_profile"),
+                "ec2:RunInstances on the spot market": ("nobody", "set instance_profile"),
+            },
+        ),
+        (
+            {"image": "", "subnets": ["subnet-0123456789abcdef0"]},
+            {
+                "image": ("neither the provider nor a pool", "set image"),
+                "subnet subnet-0123456789abcdef0": ("subnet-0123456789abcdef0", "set subnets"),
+                "offers": ("subnets cannot be used", "mend what it names"),
+                "instance types c5.*": ("", ""),
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_remedy(
+    site: Site, more: dict[str, Any], expected: dict[str, tuple[str, str]]
+) -> None:
+    found = wrong(site.look(**more))
+    wanted = {subject.replace("IMAGE", site.account.image): words for subject, words in expected.items()}
+    assert set(found) == set(wanted)
+    for subject, (text, remedy) in wanted.items():
+        assert text in found[subject].text
+        assert remedy in found[subject].remedy
+
+
+def test_images_of_pools_are_looked_at_too(site: Site) -> None:
+    found = site.look(f"name:{site.account.image_name}", "ami-00000000000000000", image="")
+    assert found[f"image name:{site.account.image_name}"].ok
+    assert found["image ami-00000000000000000"].remedy == "mend image in the pools' offers"
+
+
+def test_closed_ports_and_a_queue_that_nobody_may_fill(site: Site) -> None:
+    site.owner().revoke_security_group_ingress(
+        GroupId=site.account.security_group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="10.0.0.0/16"
+    )
+    site.owner("sqs").set_queue_attributes(QueueUrl=site.user.queue, Attributes={"Policy": ""})
+    found = wrong(site.look())
+    assert list(found) == ["port 22", f"queue {site.user.queue.rpartition('/')[2]}"]
+    assert "does not let EventBridge" in found[f"queue {site.user.queue.rpartition('/')[2]}"].text
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "ok", "text"),
+    [
+        (0, 0, False, "room for 0 p5.48xlarge"),
+        (384, 0, True, "room for 2 p5.48xlarge"),
+        (384, 300, None, "all is taken"),
+    ],
+)
+def test_quotas_are_told_in_machines(limit: int, used: int, ok: bool | None, text: str) -> None:
+    kind = InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", 32, 32, 0, spot=False, bare_metal=False)
+
+    class Limits:
+        def read(self) -> list[Quota]:
+            return [Quota("Running On-Demand P instances", limit, used, "vCPUs")]
+
+    (finding,) = check_supply.quotas(Limits(), [kind])  # type: ignore[arg-type]
+    assert (finding.ok, text in finding.text) == (ok, True)
+    assert ("request-service-quota-increase" in finding.remedy) == (ok is False)
+
+
+def test_reservations(site: Site) -> None:
+    zone = next(iter(site.account.subnets))
+    mine = site.mock.reserve(site.account, "c5.large", zone, 3)
+    other = site.mock.reserve(site.account, "p5.48xlarge", zone, 2, block=True)
+    found = site.look(reservations=[mine, other])
+    assert found[f"reservation {mine}"].text.startswith(f"c5.large in {zone}, active, 3 of 3 free")
+    assert found[f"reservation {other}"].remedy == 'add "p5.48xlarge" to instance_types'
+
+
+@pytest.mark.parametrize(
+    ("environment", "text", "remedy"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "AKIA0000000000009999"}, "AuthFailure", "make a new access key"),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "no credentials", "AWS_SHARED_CREDENTIALS_FILE"),
+    ],
+)
+def test_without_credentials_nothing_else_is_looked_at(
+    site: Site, environment: dict[str, str], text: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {**site.mock.environment(site.user), **environment, "AWS_EC2_METADATA_DISABLED": "true"}
+    monkeypatch.setattr(Ec2Mock, "environment", lambda *_: keys)
+    first, rest = site.look().values()
+    assert (first.subject, first.ok, rest.ok) == ("credentials", False, None)
+    assert text in first.text
+    assert remedy in first.remedy
+
+
+def test_an_amazon_that_is_not_reached(site: Site) -> None:
+    found = site.look(endpoint_url="http://127.0.0.1:9")
+    assert "port 443" in found["credentials"].remedy
+    assert len(found) == 2
