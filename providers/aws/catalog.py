@@ -65,6 +65,13 @@ class Reservation:
     """False: it has ended, or has not begun."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Ware:
+    kind: InstanceType
+    zone: str
+    spot: bool
+
+
 Made = TypeVar("Made")
 
 
@@ -110,25 +117,15 @@ class Catalog:
 
     def offers(self) -> Sequence[Offer]:
         """One for each zone, type and market that has a price. Raises BadRequest where there is none at all."""
-        places = self._places()
-        on_demand, spot = self._prices(places)
-        offers = []
-        for kind, zone, is_spot in places:
-            price = spot.get((kind.name, zone)) if is_spot else on_demand.get(kind.name)
-            if price is not None:
-                offers.append(self._offer(kind, zone, price, is_spot=is_spot))
+        wares = self._wares()
+        offers = [self._offer(ware, price) for ware, price in wares if price is not None]
         if not offers:
-            raise BadRequest(self._nothing(places))
+            raise BadRequest(self._nothing(sold=bool(wares)))
         return offers
 
     def unpriced(self) -> Sequence[str]:
-        """Types that are sold in one of our zones and market, and are not offered for want of a price there."""
-        places = self._places()
-        on_demand, spot = self._prices(places)
-        return sorted({
-            kind.name for kind, zone, is_spot in places
-            if (spot.get((kind.name, zone)) if is_spot else on_demand.get(kind.name)) is None
-        })  # fmt: skip
+        """Types that are sold in one of our zones and markets, and are not offered for want of a price there."""
+        return sorted({ware.kind.name for ware, price in self._wares() if price is None})
 
     def types(self) -> Mapping[str, InstanceType]:
         """Those that the settings allow and that Linux runs on, whether or not they are sold in our zones."""
@@ -149,48 +146,47 @@ class Catalog:
         ]
         return max(fitting, key=lambda one: (one.open, one.free), default=None)
 
-    def _places(self) -> Sequence[tuple[InstanceType, str, bool]]:
-        """Type, zone, and whether on the spot market: everything that is sold, with or without a price."""
+    def _wares(self) -> Sequence[tuple[_Ware, Price | None]]:
+        """All that is sold in our zones, each with its price where one is known."""
         zones, sold = self._subnets.get(), self._sold.get()
         reserved = {one.instance_type for one in self._reservations.get().values()}
-        places = []
+        wares = []
         for kind in self._types.get().values():
             for zone in zones:
                 if kind.name in reserved:
                     one = self.reservation(kind.name, zone)
                     if one is not None and one.open:
-                        places.append((kind, zone, False))
+                        wares.append(_Ware(kind, zone, spot=False))
                 elif (kind.name, zone) in sold:
-                    places += [(kind, zone, False)] * kind.on_demand + [(kind, zone, True)] * kind.spot
-        return places
+                    wares += [_Ware(kind, zone, spot=False)] * kind.on_demand + [
+                        _Ware(kind, zone, spot=True)
+                    ] * kind.spot
+        on_demand = self.prices.on_demand(list({ware.kind.name: None for ware in wares if not ware.spot}))
+        spot = self.prices.spot(list({ware.kind.name: None for ware in wares if ware.spot}), list(zones))
+        return [
+            (ware, spot.get((ware.kind.name, ware.zone)) if ware.spot else on_demand.get(ware.kind.name))
+            for ware in wares
+        ]
 
-    def _prices(
-        self, places: Sequence[tuple[InstanceType, str, bool]]
-    ) -> tuple[Mapping[str, Price], Mapping[tuple[str, str], Price]]:
-        on_demand = {kind.name: None for kind, _, spot in places if not spot}
-        spot = {kind.name: None for kind, _, spot in places if spot}
-        return self.prices.on_demand(on_demand), self.prices.spot(spot, self._subnets.get().keys())
-
-    def _offer(self, kind: InstanceType, zone: str, price: Price, *, is_spot: bool) -> Offer:
+    def _offer(self, ware: _Ware, price: Price) -> Offer:
+        kind = ware.kind
         gres = (Gres("gpu", self._gres_type(kind.gpu_name), kind.gpus),) if kind.gpus else ()
+        fabric = "efa" if kind.efa_interfaces else ""
         return Offer(
-            provider=self._name, region=self._settings.region, zone=zone, instance_type=kind.name, spot=is_spot,
+            provider=self._name, region=self._settings.region, zone=ware.zone, instance_type=kind.name, spot=ware.spot,
             shape=Shape(kind.vcpus, int(kind.memory_mib * self._settings.usable_memory), gres),
-            price=price.amount, currency=self._settings.currency,
-            hardware=Hardware(
-                kind.architecture, kind.gpu_memory_mib, kind.local_disk_gib, "efa" if kind.efa_interfaces else ""
-            ),
-            price_source=price.source, price_at=price.at,
+            price=price.amount, currency=self._settings.currency, price_source=price.source, price_at=price.at,
+            hardware=Hardware(kind.architecture, kind.gpu_memory_mib, kind.local_disk_gib, fabric),
         )  # fmt: skip
 
     def _gres_type(self, gpu: str) -> str:
         return self._settings.gpu_names.get(gpu) or re.sub(r"[^a-z0-9_.-]", "_", gpu.lower())
 
-    def _nothing(self, places: Sequence[tuple[InstanceType, str, bool]]) -> str:
+    def _nothing(self, *, sold: bool) -> str:
         region, words = self._settings.region, ", ".join(self._settings.instance_types)
         if not self._types.get():
             return f"{region} has no instance type like {words}: look at instance_types"
-        if not places:
+        if not sold:
             zones = ", ".join(self._subnets.get())
             return f"none of {words} is to be had in {zones}: look at instance_types, subnets and reservations"
         why = "".join(f"; {source}: {text}" for source, text in self.prices.trouble.items())
@@ -205,9 +201,10 @@ class Catalog:
         return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.name) if kind.architecture}
 
     def _read_sold(self) -> frozenset[tuple[str, str]]:
+        zones = {"Name": "location", "Values": list(self._subnets.get())}
         found = self._calls.pages(
             "ec2", "describe_instance_type_offerings", "InstanceTypeOfferings", limit=self._settings.page,
-            LocationType="availability-zone", Filters=self._filters(),
+            LocationType="availability-zone", Filters=[*self._filters(), zones],
         )  # fmt: skip
         return frozenset((one["InstanceType"], one["Location"]) for one in found)
 
@@ -228,7 +225,10 @@ class Catalog:
         missing = [name for name in wanted if name not in zones]
         if missing:
             raise BadRequest(f"subnets names {', '.join(missing)}, which {self._settings.region} does not have")
-        return {zones[name]: name for name in reversed(wanted)}
+        first: dict[str, str] = {}
+        for name in wanted:
+            first.setdefault(zones[name], name)
+        return first
 
     def _read_reservations(self) -> Mapping[str, Reservation]:
         """One question each: if one is gone, Amazon says nothing of the others."""
@@ -287,7 +287,7 @@ def _gpus(said: Sequence[Mapping[str, Any]]) -> tuple[int, str, int]:
         if one["Manufacturer"].lower() in _GPU_MAKERS:
             name = one["Name"] + _part(one.get("GpuPartitionSize", 1.0))
             counts[name] += one.get("LogicalGpuCount") or one["Count"]
-            memory[name] = one["MemoryInfo"]["SizeInMiB"]
+            memory[name] = one.get("MemoryInfo", {}).get("SizeInMiB", 0)
     for name, count in counts.most_common(1):
         return count, name, memory[name]
     return 0, "", 0

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable
+from burstd.model.offer import Hardware
+from providers.aws.calls import Calls
+from providers.aws.catalog import Catalog, Reservation, parsed
+from tests.lab.aws.mock import Ec2Mock, policy_for
+from tests.providers.aws.ec2 import settings
+from tests.providers.aws.shop import Shop
+
+HOUR = 3600.0
+Shelf = Callable[..., tuple[Catalog, Shop]]
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def shelf(clock: Clock) -> Shelf:
+    """Every type costs a dollar, a quarter on the spot market, unless ``more`` says otherwise."""
+
+    def make(*types: str, **more: Any) -> tuple[Catalog, Shop]:
+        priced = {"prices": dict.fromkeys(types, "1"), "spot_prices": dict.fromkeys(types, "0.25"), "price_list": False}
+        of = settings(**{"instance_types": list(types), **priced, **more})
+        shop = Shop(of)
+        return Catalog("aws", of, shop, clock), shop
+
+    return make
+
+
+def places(catalog: Catalog) -> set[str]:
+    return {offer.id.removeprefix("aws/eu-central-1/") for offer in catalog.offers()}
+
+
+@pytest.mark.parametrize(
+    ("name", "cpus", "memory", "gres", "hardware"),
+    [
+        ("c5d.large", 2, 3891, "", Hardware("x86_64", 0, 46)),
+        ("c6g.metal", 64, 124518, "", Hardware("aarch64")),
+        ("c5n.18xlarge", 72, 186777, "", Hardware("x86_64", 0, 0, "efa")),
+        ("p4d.24xlarge", 96, 1120665, "gpu:a100:8", Hardware("x86_64", 40960, 7450, "efa")),
+        ("g5.12xlarge", 48, 186777, "gpu:ampere:4", Hardware("x86_64", 22888, 3539, "efa")),
+        ("g7e.4xlarge", 16, 124518, "gpu:rtx_pro_server_6000:1", Hardware("x86_64", 98304, 1769, "")),
+        # An eighth of a GPU must not pass for a whole one.
+        ("g6f.large", 2, 7782, "gpu:l4_1_8:1", Hardware("x86_64", 2861, 93)),
+        # Amazon's own accelerators are no GPUs.
+        ("inf1.xlarge", 4, 7782, "", Hardware("x86_64")),
+        # Its disks are not NVMe.
+        ("d2.xlarge", 4, 29670, "", Hardware("x86_64")),
+    ],
+)
+def test_what_a_machine_has(shelf: Shelf, name: str, cpus: int, memory: int, gres: str, hardware: Hardware) -> None:
+    catalog, _ = shelf(name, gpu_names={"A10G": "ampere"})
+    offer = catalog.offers()[0]
+    assert (offer.shape.cpus, offer.shape.memory_mib) == (cpus, memory)
+    assert [str(one) for one in offer.shape.gres] == [gres][: bool(gres)]
+    assert offer.hardware == hardware
+
+
+def test_several_gpus_of_a_name_are_added_up() -> None:
+    (gpu,) = INSTANCE_TYPES["g4dn.xlarge"]["GpuInfo"]["Gpus"]
+    fpga = {**gpu, "Manufacturer": "Xilinx", "Count": 9, "LogicalGpuCount": 9}
+    kind = parsed(
+        {**INSTANCE_TYPES["g4dn.xlarge"], "GpuInfo": {"Gpus": [gpu, {**gpu, "Count": 2, "LogicalGpuCount": 2}, fpga]}}
+    )
+    assert (kind.gpus, kind.gpu_name, kind.gpu_memory_mib) == (3, "T4", 16384)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["t3.nano", "t3.micro"], {"t3.nano", "t3.micro"}),
+        # Amazon's ? is also none, and it knows no brackets.
+        (["t3?.nano"], {"t3a.nano"}),
+        (["c[56].large", "c[!1-9].large"], {"c5.large"}),
+        (["mac*", "t2.nano"], {"t2.nano"}),
+    ],
+)
+def test_patterns_are_the_shells(shelf: Shelf, patterns: list[str], names: set[str]) -> None:
+    catalog, shop = shelf(*patterns)
+    assert set(catalog.types()) == names
+    assert all("[" not in value for _, words in shop.said for one in words["Filters"] for value in one["Values"])
+
+
+def test_an_offer_for_each_zone_that_has_a_subnet_and_the_type(shelf: Shelf) -> None:
+    catalog, shop = shelf("c5.large", "m5.large", subnets=["subnet-b", "subnet-a", "subnet-a2"])
+    shop.subnets["subnet-a2"] = "zone-a"
+    shop.not_sold = {("m5.large", "zone-a")}
+    assert places(catalog) == {
+        "zone-a/c5.large/on-demand", "zone-a/c5.large/spot", "zone-b/c5.large/on-demand", "zone-b/c5.large/spot",
+        "zone-b/m5.large/on-demand", "zone-b/m5.large/spot",
+    }  # fmt: skip
+    assert [catalog.subnet(zone) for zone in ("zone-a", "zone-b", "zone-c")] == ["subnet-a", "subnet-b", None]
+
+
+def test_spot_only_where_the_type_is_sold_so(shelf: Shelf) -> None:
+    catalog, _ = shelf("u-6tb1.56xlarge")
+    assert {offer.spot for offer in catalog.offers()} == {False}
+
+
+def test_the_price_has_its_source(shelf: Shelf) -> None:
+    catalog, shop = shelf("c5.large", spot_prices={})
+    shop.history = [("c5.large", "zone-b", "0.0312", 900.0)]
+    spot = [offer for offer in catalog.offers() if offer.spot]
+    assert [(one.zone, one.price, one.price_source, one.price_at) for one in spot] == [
+        ("zone-b", Decimal("0.0312"), "spot history", 900.0)
+    ]
+    assert catalog.unpriced() == ["c5.large"]
+
+
+@pytest.mark.parametrize(
+    ("more", "remedy"),
+    [
+        ({"instance_types": ["q1.large"]}, "no instance type like q1.large"),
+        ({"prices": {}, "spot_prices": {}}, "set prices"),
+        ({"prices": {}, "spot_prices": {}, "price_list": True}, "price list: no right to ask"),
+        ({"subnets": ["subnet-c"]}, "zone-d"),
+        ({"subnets": ["subnet-a", "subnet-x"]}, "subnet-x"),
+        ({"reservations": ["cr-9"]}, "cr-9"),
+    ],
+)
+def test_nothing_to_offer_with_what_to_do(shelf: Shelf, more: dict[str, Any], remedy: str) -> None:
+    catalog, shop = shelf("c5.large", **more)
+    shop.subnets["subnet-c"] = "zone-d"
+    shop.broken["get_products"] = AuthFailed("no right to ask")
+    with pytest.raises(BadRequest, match=remedy):
+        catalog.offers()
+
+
+def reserved(zone: str = "zone-a", *, free: int = 2, state: str = "active", kind: str = "default") -> dict[str, Any]:
+    return {
+        "InstanceType": "p5.48xlarge", "AvailabilityZone": zone, "AvailableInstanceCount": free, "State": state,
+        "ReservationType": kind, "TotalInstanceCount": 4,
+    }  # fmt: skip
+
+
+def test_a_reserved_type_is_offered_where_it_is_reserved_only(shelf: Shelf) -> None:
+    catalog, shop = shelf("p5.48xlarge", "c5.large", reservations=["cr-1", "cr-2", "cr-3"])
+    shop.not_sold = {("p5.48xlarge", "zone-a")}
+    shop.reservations = {"cr-1": reserved(free=1), "cr-2": reserved(free=3, kind="capacity-block"),
+                         "cr-3": reserved(free=9, state="scheduled")}  # fmt: skip
+    assert {place for place in places(catalog) if "p5" in place} == {"zone-a/p5.48xlarge/on-demand"}
+    assert catalog.reservation("p5.48xlarge", "zone-a") == Reservation("cr-2", "p5.48xlarge", "zone-a", True, 3)
+    assert catalog.reservation("p5.48xlarge", "zone-b") is None
+    assert catalog.reservation("c5.large", "zone-a") is None
+
+
+def test_an_ended_reservation_does_not_let_its_type_out_to_the_market(shelf: Shelf, clock: Clock) -> None:
+    catalog, shop = shelf("p5.48xlarge", "c5.large", reservations=["cr-1", "cr-2"])
+    shop.reservations = {"cr-1": reserved(), "cr-2": reserved("zone-b")}
+    assert len([place for place in places(catalog) if "p5" in place]) == 2
+    del shop.reservations["cr-1"]
+    shop.reservations["cr-2"] = reserved("zone-b", state="expired")
+    clock.now += 300
+    assert not [place for place in places(catalog) if "p5" in place]
+    ended = catalog.reservation("p5.48xlarge", "zone-a")
+    assert ended
+    assert not ended.open
+
+
+def test_answers_are_kept_for_hours_and_longer_where_amazon_is_silent(shelf: Shelf, clock: Clock) -> None:
+    catalog, shop = shelf("c5.large", "p5.48xlarge", reservations=["cr-1"])
+    shop.reservations = {"cr-1": reserved()}
+    first = catalog.offers()
+    asked = len(shop.said)
+    clock.now += 299
+    assert catalog.offers() == first
+    assert len(shop.said) == asked
+    clock.now += 1
+    catalog.offers()
+    assert [operation for operation, _ in shop.said[asked:]] == ["describe_capacity_reservations"]
+    clock.now += 6 * HOUR
+    shop.broken = dict.fromkeys(("describe_subnets", "describe_instance_types"), CloudUnavailable("down"))
+    assert catalog.offers() == first
+    assert shop.count("describe_subnets") == shop.count("describe_instance_types") == 2
+    catalog.offers()
+    assert shop.count("describe_subnets") == 2
+
+
+def test_without_a_first_answer_there_is_an_error(shelf: Shelf) -> None:
+    catalog, shop = shelf("c5.large")
+    shop.broken["describe_instance_types"] = CloudUnavailable("down")
+    with pytest.raises(CloudUnavailable):
+        catalog.offers()
+    shop.broken.clear()
+    assert catalog.offers()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Calls, Catalog]]:
+    """By boto3, to the mock, with the rights of the policy that burstd ships and no more."""
+    with Ec2Mock() as mock:
+        account = mock.account()
+        for name, value in mock.environment(mock.user(account, "mysite", policy_for("mysite"))).items():
+            monkeypatch.setenv(name, value)
+        of = settings(
+            region=account.region, endpoint_url=mock.client_words(account)["endpoint_url"], page=5,
+            subnets=list(account.subnets.values()), instance_types=["c5*.large", "p4d.*", "t[23]a.nano"],
+        )  # fmt: skip
+        made = Calls(of)
+        yield made, Catalog("aws", of, made)
+        made.close()
+
+
+def test_by_boto3_in_pages(calls: tuple[Calls, Catalog]) -> None:
+    made, catalog = calls
+    offers = {offer.id: offer for offer in catalog.offers()}
+    assert {offer.instance_type for offer in offers.values()} == {
+        "c5.large", "c5a.large", "c5ad.large", "c5d.large", "c5n.large", "p4d.24xlarge", "t3a.nano",
+    }  # fmt: skip
+    assert {(offer.spot, offer.price_source) for offer in offers.values()} == {
+        (False, "price list"), (True, "spot history"),
+    }  # fmt: skip
+    assert made.made["describe_instance_types"] == 2
+    assert made.made["describe_instance_type_offerings"] > 2
+    assert catalog.prices.trouble == {}
