@@ -98,7 +98,7 @@ class BaseSite(ABC):
             head_setup=[_pip(f"/opt/{wheel.name}")],
             head_files=_burst_buffer() if self._staging is not None else (),
             programs=f"{programs.PREFIX}/bin",
-            extra_conf=self._extra + ("BurstBufferType=burst_buffer/lua\n" if self._staging is not None else ""),
+            extra_conf=self._extra + ("\nBurstBufferType=burst_buffer/lua\n" if self._staging is not None else ""),
             progress=self._progress,
         )
         self._progress("installing burstd and starting Slurm")
