@@ -220,11 +220,11 @@ class Catalog:
         try:
             found = self._calls.ask("ec2", "describe_subnets", SubnetIds=list(wanted))["Subnets"]
         except (BadRequest, NotFound) as error:
-            raise BadRequest(f"subnets cannot be used in {self._settings.region}: {error}") from error
+            raise BadRequest(f"subnets names what {self._settings.region} lacks: take it out ({error})") from error
         zones = {one["SubnetId"]: one["AvailabilityZone"] for one in found}
         missing = [name for name in wanted if name not in zones]
         if missing:
-            raise BadRequest(f"subnets names {', '.join(missing)}, which {self._settings.region} does not have")
+            raise BadRequest(f"subnets names {', '.join(missing)}, which {self._settings.region} lacks: take it out")
         first: dict[str, str] = {}
         for name in wanted:
             first.setdefault(zones[name], name)
@@ -242,7 +242,7 @@ class Catalog:
             known = self._reserved.get(name)
             if known is None:
                 raise BadRequest(
-                    f"reservations names {name}, which cannot be used in {self._settings.region}: {error}"
+                    f"reservations names {name}, which {self._settings.region} lacks: take it out ({error})"
                 ) from error
             # Ended long ago. Its type is still not to be launched outside of it.
             return Reservation(known.id, known.instance_type, known.zone, known.block, 0, open=False)
@@ -252,7 +252,7 @@ class Catalog:
                 block=one.get("ReservationType") == "capacity-block", free=one["AvailableInstanceCount"],
                 open=one["State"] == "active",
             )  # fmt: skip
-        raise BadRequest(f"reservations names {name}, which {self._settings.region} does not have")
+        raise BadRequest(f"reservations names {name}, which {self._settings.region} lacks: take it out")
 
 
 def parsed(said: Mapping[str, Any]) -> InstanceType:

@@ -87,7 +87,7 @@ class Prices:
             return
         kept_s = _HISTORY_S if source == HISTORY else _LIST_S
         try:
-            self._same_currency(source)
+            self._same_currency()
             read(due)
         except ProviderError as error:
             self._trouble[source] = str(error)
@@ -96,10 +96,10 @@ class Prices:
             self._trouble.pop(source, None)
         until.update(dict.fromkeys(due, now + kept_s))
 
-    def _same_currency(self, source: str) -> None:
+    def _same_currency(self) -> None:
         amazons = "CNY" if self._settings.region.startswith("cn-") else "USD"
         if self._settings.currency != amazons:
-            raise ProviderError(f"the {source} is in {amazons}, the settings' currency is {self._settings.currency}")
+            raise ProviderError(f"it is in {amazons}, the settings' currency is {self._settings.currency}")
 
     def _read_list(self, types: Collection[str]) -> None:
         now = self._clock()

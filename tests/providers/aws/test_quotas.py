@@ -43,8 +43,10 @@ def test_families(families: set[str], inside: list[str], outside: list[str]) -> 
 
 
 def test_only_limits_of_types_and_markets_that_the_settings_allow() -> None:
-    limits = (STANDARD, STANDARD_SPOT, "Running On-Demand G and VT instances", "Running On-Demand P instances",
-              "Running On-Demand High Memory instances", "All G and VT Spot Instance Requests")  # fmt: skip
+    limits = (
+        STANDARD, STANDARD_SPOT, "Running On-Demand G and VT instances", "All G and VT Spot Instance Requests",
+        "Running On-Demand High Memory instances", "All High Memory Spot Instance Requests",
+    )  # fmt: skip
     assert set(used(types=("c5.large",), limits=limits)) == {STANDARD, STANDARD_SPOT}
     assert set(used(types=("u-6tb1.56xlarge",), limits=limits)) == {"Running On-Demand High Memory instances"}
 
