@@ -51,7 +51,7 @@ class AwsProvider:
         templates = Templates(cluster, settings, calls)
         self._launching = Launching(name, calls, templates, PlacementGroups(cluster, settings, calls))
         self._listing = Listing(name, cluster, settings, calls)
-        self._ending = Ending(cluster, settings, calls)
+        self._ending = Ending(calls)
         self._leftovers = Leftovers(name, cluster, settings, calls, templates.used_lately)
         self._notices = Notices(settings, calls)
 

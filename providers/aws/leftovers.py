@@ -1,0 +1,214 @@
+"""What bears the cluster's tag and is no machine: found in a few pages, removed once it was looked at again.
+
+Nothing is removed that does not bear exactly the cluster's tag when it is asked for by its id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+from burstd.model.errors import BadRequest, NotFound, ProviderError
+from burstd.model.instance import TAG_CLAIM, Leftover
+from providers.aws import tags
+from providers.aws.calls import Calls
+from providers.aws.placement import TAG_MADE
+from providers.aws.settings import AwsSettings
+
+_VALUES = 200
+"""Most values of all filters of a call."""
+_LIVE = ("pending", "running", "shutting-down", "stopping", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How things of a kind are listed, told apart and removed."""
+
+    name: str
+    lists: str
+    key: str
+    """Of the answer."""
+    id: str
+    id_filter: str
+    state: tuple[str, str, tuple[str, ...]] | None
+    """Filter, field, and its values of things that nobody uses."""
+    page: int
+    """Most to a page; 0: there are no pages."""
+    ends: str
+    ends_by: str
+    many: bool = False
+    """Whether one call ends many."""
+    tags: str = "Tags"
+
+
+_VOLUMES = _Kind(
+    "volume", "describe_volumes", "Volumes", "VolumeId", "volume-id", ("status", "Status", ("available", "error")), 500,
+    "delete_volume", "VolumeId",
+)  # fmt: skip
+_INTERFACES = _Kind(
+    "network-interface", "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId",
+    "network-interface-id", ("status", "Status", ("available",)), 1000,
+    "delete_network_interface", "NetworkInterfaceId", tags="TagSet",
+)  # fmt: skip
+_REQUESTS = _Kind(
+    "spot-instances-request", "describe_spot_instance_requests", "SpotInstanceRequests", "SpotInstanceRequestId",
+    "spot-instance-request-id", ("state", "State", ("open", "active")), 1000,
+    "cancel_spot_instance_requests", "SpotInstanceRequestIds", many=True,
+)  # fmt: skip
+_TEMPLATES = _Kind(
+    "launch-template", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateName", "launch-template-name",
+    None, 200, "delete_launch_template", "LaunchTemplateName",
+)  # fmt: skip
+_GROUPS = _Kind(
+    "placement-group", "describe_placement_groups", "PlacementGroups", "GroupName", "group-name",
+    ("state", "State", ("available",)), 0, "delete_placement_group", "GroupName",
+)  # fmt: skip
+_KINDS = {kind.name: kind for kind in (_VOLUMES, _INTERFACES, _REQUESTS, _TEMPLATES, _GROUPS)}
+Thing = Mapping[str, Any]
+
+
+class Leftovers:
+    """Of one cluster. ``used_lately`` tells of a launch template's name whether this process needs it still."""
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        settings: AwsSettings,
+        calls: Calls,
+        used_lately: Callable[[str], bool],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._name = name
+        self._cluster = cluster
+        self._settings = settings
+        self._calls = calls
+        self._used_lately = used_lately
+        self._clock = clock
+
+    def listed(self) -> Iterator[Leftover]:
+        """What nobody uses, page by page. Templates and placement groups only when they have been of no use for the
+        settings' ``unused_s``; spot requests only when their machine is gone.
+        """
+        for kind, things in (
+            (_VOLUMES, self._idle(_VOLUMES)),
+            (_INTERFACES, self._idle(_INTERFACES)),
+            (_REQUESTS, self._requests()),
+            (_TEMPLATES, filter(self._spare_template, self._idle(_TEMPLATES))),
+            (_GROUPS, self._groups()),
+        ):
+            for thing in things:
+                yield Leftover(kind.name, thing[kind.id], self._name, _tags(kind, thing).get(TAG_CLAIM, ""))
+
+    def remove(self, leftovers: Sequence[Leftover]) -> None:
+        """Looks at all of them first. What is in use by now is an error, what a launch may need again is left alone.
+
+        Raises BadRequest, and removes nothing, where one is not ours; else the first error when all were tried. Where
+        Amazon cannot be reached, or finds the calls too many, no more of that kind are tried.
+        """
+        unknown = sorted({left.kind for left in leftovers} - _KINDS.keys())
+        if unknown:
+            raise BadRequest(f"no such kind of thing in EC2: {', '.join(unknown)}")
+        found = {kind: self._named(kind, leftovers) for kind in _KINDS.values()}
+        strange = [
+            f"{kind.name} {thing[kind.id]}"
+            for kind, things in found.items()
+            for thing in things
+            if not tags.is_ours(_tags(kind, thing), self._cluster)
+        ]
+        if strange:
+            raise BadRequest(f"this does not bear the tag of cluster {self._cluster}: {', '.join(strange)}")
+        errors: list[ProviderError] = []
+        for kind, things in found.items():
+            spare = filter(self._spare_template, things) if kind is _TEMPLATES else things
+            errors += self._end(kind, [thing[kind.id] for thing in spare])
+        if errors:
+            raise errors[0]
+
+    def _requests(self) -> Iterator[Thing]:
+        """Those whose machine is not there. A request that was fulfilled ends with its machine, as a rule."""
+        requests = list(self._idle(_REQUESTS))
+        spot = {"Name": "instance-lifecycle", "Values": ["spot"]}
+        alive = {one["InstanceId"] for one in self._alive([*tags.ours(self._cluster), spot])} if requests else set()
+        return (one for one in requests if one.get("InstanceId") not in alive)
+
+    def _groups(self) -> Iterator[Thing]:
+        """Those that are old, with no machine in them, be it ours or anybody's."""
+        old = [one for one in self._idle(_GROUPS) if self._is_old(_made(one))]
+        busy: set[str] = set()
+        for start in range(0, len(old), _VALUES - len(_LIVE)):
+            names = [one["GroupName"] for one in old[start : start + _VALUES - len(_LIVE)]]
+            inside = self._alive([{"Name": "placement-group-name", "Values": names}])
+            busy.update(one.get("Placement", {}).get("GroupName", "") for one in inside)
+        return (one for one in old if one["GroupName"] not in busy)
+
+    def _spare_template(self, thing: Thing) -> bool:
+        made = thing.get("CreateTime")
+        old = self._is_old(made.timestamp() if isinstance(made, datetime) else None)
+        return old and not self._used_lately(thing["LaunchTemplateName"])
+
+    def _is_old(self, made: float | None) -> bool:
+        """What does not say when it was made is left alone."""
+        return made is not None and self._clock() - made >= self._settings.unused_s
+
+    def _idle(self, kind: _Kind) -> Iterator[Thing]:
+        """Ours that are in no use by their state."""
+        filters = tags.ours(self._cluster)
+        if kind.state is not None:
+            name, _, values = kind.state
+            filters.append({"Name": name, "Values": list(values)})
+        for thing in self._pages(kind, filters):
+            idle = kind.state is None or thing.get(kind.state[1]) in kind.state[2]
+            if idle and tags.is_ours(_tags(kind, thing), self._cluster):
+                yield thing
+
+    def _named(self, kind: _Kind, leftovers: Sequence[Leftover]) -> list[Thing]:
+        """Those that are there, whoever's they are. A filter, unlike a list of ids, is no error where one is gone."""
+        wanted = sorted({left.id for left in leftovers if left.kind == kind.name})
+        parts = (wanted[start : start + _VALUES] for start in range(0, len(wanted), _VALUES))
+        found = (self._pages(kind, [{"Name": kind.id_filter, "Values": part}]) for part in parts)
+        return [thing for thing in chain.from_iterable(found) if thing[kind.id] in wanted]
+
+    def _alive(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Thing]:
+        state = {"Name": "instance-state-name", "Values": list(_LIVE)}
+        pages = self._calls.pages(
+            "ec2", "describe_instances", "Reservations", limit=self._settings.page, Filters=[*filters, state]
+        )
+        return chain.from_iterable(reservation.get("Instances", ()) for reservation in pages)
+
+    def _pages(self, kind: _Kind, filters: Sequence[Mapping[str, Any]]) -> Iterator[Thing]:
+        if not kind.page:
+            return iter(self._calls.ask("ec2", kind.lists, Filters=filters).get(kind.key, ()))
+        limit = min(self._settings.page, kind.page)
+        return self._calls.pages("ec2", kind.lists, kind.key, limit=limit, Filters=filters)
+
+    def _end(self, kind: _Kind, ids: Sequence[str]) -> list[ProviderError]:
+        errors: list[ProviderError] = []
+        size = _VALUES if kind.many else 1
+        for start in range(0, len(ids), size):
+            some = list(ids[start : start + size])
+            try:
+                self._calls.tell("ec2", kind.ends, **{kind.ends_by: some if kind.many else some[0]})
+            except NotFound:
+                continue
+            except BadRequest as error:
+                errors.append(error)
+            except ProviderError as error:
+                errors.append(error)
+                break
+        return errors
+
+
+def _tags(kind: _Kind, thing: Thing) -> dict[str, str]:
+    return tags.of_aws(thing.get(kind.tags))
+
+
+def _made(group: Thing) -> float | None:
+    try:
+        return float(_tags(_GROUPS, group).get(TAG_MADE, ""))
+    except ValueError:
+        return None

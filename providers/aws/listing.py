@@ -1,0 +1,121 @@
+"""Lists our instances, and reads what their consoles say.
+
+States and reasons: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html and API_StateReason.html
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from burstd.model.errors import BadRequest
+from burstd.model.instance import TAG_BATCH, TAG_CLAIM, Instance, InstanceState
+from providers.aws import tags
+from providers.aws.calls import Calls
+from providers.aws.settings import AwsSettings
+
+_STATES = {
+    "pending": InstanceState.PENDING,
+    "running": InstanceState.RUNNING,
+    "shutting-down": InstanceState.STOPPING,
+    "terminated": InstanceState.TERMINATED,
+    # Nobody stops a machine of ours: it costs its disk and will not run by itself.
+    "stopping": InstanceState.ERROR,
+    "stopped": InstanceState.ERROR,
+}
+_BY_US = "Client.UserInitiatedShutdown"
+_CONSOLE_S = 5.0
+_CONSOLES = 4096
+
+
+class Listing:
+    """The instances of one cluster."""
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        settings: AwsSettings,
+        calls: Calls,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._cluster = cluster
+        self._settings = settings
+        self._calls = calls
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._consoles: OrderedDict[str, tuple[float, str]] = OrderedDict()
+
+    def instances(self) -> Iterator[Instance]:
+        """All that bear our tag, page by page; those that ended are listed as long as Amazon does, about an hour."""
+        filters = tags.ours(self._cluster)
+        pages = self._calls.pages(
+            "ec2", "describe_instances", "Reservations", limit=self._settings.page, Filters=filters
+        )
+        for reservation in pages:
+            for said in reservation.get("Instances", ()):
+                found = tags.of_aws(said.get("Tags"))
+                if tags.is_ours(found, self._cluster):
+                    yield self._instance(said, found)
+
+    def _instance(self, said: Mapping[str, Any], found: Mapping[str, str]) -> Instance:
+        state = _STATES.get(said.get("State", {}).get("Name", ""), InstanceState.UNKNOWN)
+        launched: datetime | None = said.get("LaunchTime")
+        return Instance(
+            id=said["InstanceId"],
+            provider=self._name,
+            state=state,
+            claim_id=found.get(TAG_CLAIM, ""),
+            tags=found,
+            name=found.get(tags.NAME, ""),
+            zone=said.get("Placement", {}).get("AvailabilityZone", ""),
+            instance_type=said.get("InstanceType", ""),
+            spot=said.get("InstanceLifecycle") == "spot",
+            address=said.get("PrivateIpAddress", ""),
+            launched=launched.timestamp() if launched is not None else 0.0,
+            error=_why(said, state),
+            batch=found.get(TAG_BATCH, ""),
+        )
+
+    def console(self, instance_id: str) -> str:
+        """Output so far, empty while there is none. Asked for again after five seconds: it is looked at more often.
+
+        Raises NotFound.
+        """
+        now = self._clock()
+        with self._lock:
+            at, text = self._consoles.get(instance_id, (float("-inf"), ""))
+        if now - at < _CONSOLE_S:
+            return text
+        text = self._read_console(instance_id)
+        with self._lock:
+            self._consoles[instance_id] = (now, text)
+            self._consoles.move_to_end(instance_id)
+            while len(self._consoles) > _CONSOLES:
+                self._consoles.popitem(last=False)
+        return text
+
+    def _read_console(self, instance_id: str) -> str:
+        try:
+            answer = self._calls.ask("ec2", "get_console_output", InstanceId=instance_id, Latest=True)
+        except BadRequest:
+            # Only types on Nitro show the latest output; the others show what they had a while ago.
+            answer = self._calls.ask("ec2", "get_console_output", InstanceId=instance_id)
+        return base64.b64decode(answer.get("Output") or "").decode(errors="replace")
+
+
+def _why(said: Mapping[str, Any], state: InstanceState) -> str:
+    """What Amazon says of an end by its own hand, or by someone else's than ours."""
+    if state in (InstanceState.PENDING, InstanceState.RUNNING):
+        return ""
+    reason = said.get("StateReason") or {}
+    code, text = str(reason.get("Code", "")), str(reason.get("Message", ""))
+    if code == _BY_US and state is not InstanceState.ERROR:
+        return ""
+    return text or code

@@ -1,0 +1,81 @@
+"""Announcements of interruptions, from the SQS queue that EventBridge fills (config/aws has its rule and policy).
+
+The queue is this cluster's own. What is not understood, or is another event, is deleted: it would stay for ever.
+Events: spot-instance-termination-notices.html and rebalance-recommendations.html in
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from burstd.model.errors import ProviderError
+from burstd.model.provider import Notice, NoticeKind
+from providers.aws.calls import Calls
+from providers.aws.settings import AwsSettings
+
+_AT_ONCE = 10
+"""Messages to one call of SQS, whether to receive or to delete."""
+_ROUNDS = 10
+_WARNING_S = 120.0
+"""From the event to the end of the instance."""
+_KINDS = {
+    "EC2 Spot Instance Interruption Warning": NoticeKind.INTERRUPTION,
+    "EC2 Instance Rebalance Recommendation": NoticeKind.REBALANCE,
+}
+
+
+class Notices:
+    """Of one queue; without one there are none."""
+
+    def __init__(self, settings: AwsSettings, calls: Calls) -> None:
+        self._queue = settings.notices_queue
+        self._calls = calls
+
+    def notices(self) -> Sequence[Notice]:
+        """Those that wait, a hundred at most; SQS hides them from others for a while, and shows them again then."""
+        found: list[Notice] = []
+        for _ in range(_ROUNDS if self._queue else 0):
+            answer = self._calls.ask(
+                "sqs", "receive_message", QueueUrl=self._queue, MaxNumberOfMessages=_AT_ONCE, WaitTimeSeconds=0
+            )
+            messages = answer.get("Messages", ())
+            read = {message["ReceiptHandle"]: read_event(message.get("Body", "")) for message in messages}
+            found += [Notice(e.instance_id, e.kind, e.deadline, receipt) for receipt, e in read.items() if e]
+            self._delete([receipt for receipt, event in read.items() if event is None])
+            if len(messages) < _AT_ONCE:
+                break
+        return found
+
+    def acknowledge(self, notices: Sequence[Notice]) -> None:
+        """Deletes them from the queue. One that was not deleted is told again."""
+        self._delete([notice.receipt for notice in notices if notice.receipt])
+
+    def _delete(self, receipts: Sequence[str]) -> None:
+        failed = ""
+        for start in range(0, len(receipts), _AT_ONCE):
+            entries = [
+                {"Id": str(place), "ReceiptHandle": receipt}
+                for place, receipt in enumerate(receipts[start : start + _AT_ONCE])
+            ]
+            answer = self._calls.tell("sqs", "delete_message_batch", QueueUrl=self._queue, Entries=entries)
+            for said in answer.get("Failed", ()):
+                failed = said.get("Message") or said.get("Code", "")
+        if failed:
+            raise ProviderError(f"SQS did not delete notices that are done: {failed}")
+
+
+def read_event(body: str) -> Notice | None:
+    """The notice in a message's body, without its receipt; None: it is something else."""
+    try:
+        event = json.loads(body)
+        kind = _KINDS.get(event["detail-type"])
+        instance_id = event["detail"]["instance-id"]
+        at = datetime.fromisoformat(event["time"]).timestamp()
+    except (ValueError, TypeError, KeyError):
+        return None
+    if kind is None or not isinstance(instance_id, str):
+        return None
+    return Notice(instance_id, kind, at + _WARNING_S if kind is NoticeKind.INTERRUPTION else None)
