@@ -16,9 +16,10 @@ from burstd.settings.fields import Section
 from burstd.settings.sections import HostKeyTrust, NodeCheck
 from burstd.share import share_path
 from burstd.slurm.hostlist import expand
+from providers.aws.settings import AwsSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[staging)", "", EXAMPLE.read_text())
+ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers))", "", EXAMPLE.read_text())
 
 # Keys without a default of their own: the example shows what one would write.
 SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data"}
@@ -55,6 +56,11 @@ def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
         assert default is None or getattr(staging, key) == default, key
     assert set(shown["quota"]) == set(Quota.model_fields)
     assert staging.datasets["imagenet"].source() == "s3://site-data/imagenet-2021"
+
+
+def test_the_example_of_each_provider_is_right() -> None:
+    table = {key: value for key, value in tomllib.loads(ALL_SET)["providers"]["aws"].items() if key != "kind"}
+    assert AwsSettings.model_validate(table).region == "eu-central-1"
 
 
 def test_the_example_marks_what_waits_for_a_restart() -> None:

@@ -26,7 +26,8 @@ POLICY = policy_for(CLUSTER)
 SIDS = [one["Sid"] for one in POLICY["Statement"]]
 UNTOLD = {
     "ec2:CreateFleet", "role of ec2fleet.amazonaws.com", "role of spot.amazonaws.com",
-    ", ".join(f"ec2:{one}" for one in ("TerminateInstances", "GetConsoleOutput", "DeleteVolume", "DeleteNetworkInterface",
+    ", ".join(f"ec2:{one}" for one in (
+              "TerminateInstances", "GetConsoleOutput", "DeleteVolume", "DeleteNetworkInterface",
               "DeleteLaunchTemplate", "DeletePlacementGroup", "CancelSpotInstanceRequests")),
 }  # fmt: skip
 """What does not show before the first launch."""

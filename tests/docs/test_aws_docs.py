@@ -1,0 +1,141 @@
+"""docs/providers/aws.md: its settings load and pass the check on the mock of EC2; its commands work there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import boto3
+import pytest
+from typer.testing import CliRunner
+
+from burstd.cli.main import app
+from burstd.share import share_path
+from providers.aws.settings import AwsSettings, RootVolume
+from tests.docs.blocks import shell_blocks
+from tests.lab.aws.mock import Account, Ec2Mock, User, policy_for
+from tests.lab.programs import PROJECT
+
+DOCUMENT = PROJECT / "docs" / "providers" / "aws.md"
+TEXT = DOCUMENT.read_text(encoding="utf-8")
+BLOCKS = shell_blocks(DOCUMENT)
+TRIED, UNTRIED = "# tried on the mock", "# not tried on a live account"
+CLUSTER, REGION = "mysite", "eu-north-1"
+INSTALLED = "/opt/burstd/lib/python3*/site-packages/burstd/share/config"
+PROGRAM = os.environ.get("BURSTD_AWS_CLI", "")
+(SETTINGS,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[Ec2Mock]:
+    with Ec2Mock() as made:
+        yield made
+
+
+@pytest.fixture
+def account(mock: Ec2Mock) -> Account:
+    return mock.account(region=REGION)
+
+
+def check(
+    mock: Ec2Mock, user: User, file: Path, things: Mapping[str, list[str]], patch: pytest.MonkeyPatch
+) -> dict[str, dict[str, object]]:
+    """``burstctl provider check`` with the document's settings, its ids replaced by those that there are."""
+    text = SETTINGS.replace('kind = "aws"', f'kind = "aws"\nendpoint_url = "{mock.url}"')
+    for prefix, ids in things.items():
+        old = dict.fromkeys(re.findall(rf"{re.escape(prefix)}[\w/.-]*", text))
+        for before, after in zip(old, ids, strict=True):
+            text = text.replace(before, after)
+    file.write_text(text, encoding="utf-8")
+    for name, value in mock.environment(user).items():
+        patch.setenv(name, value)
+    said = CliRunner().invoke(app, ["provider", "check", "aws", "--here", "--json", "--config", str(file)])
+    answer = json.loads(said.stdout)
+    assert said.exit_code == (0 if answer["ok"] else 1)
+    return {finding["subject"]: finding for finding in answer["findings"]}
+
+
+def test_every_block_says_whether_it_was_tried() -> None:
+    marks = [block.text.partition("\n")[0] for block in BLOCKS]
+    assert set(marks) == {TRIED, UNTRIED}
+    assert len(BLOCKS) == TEXT.count("\n```sh\n")
+
+
+def test_every_key_is_described() -> None:
+    table = re.findall(
+        r"^\| ((?:`[\w.]+`(?:, )?)+) \|", TEXT.partition("| key of `[providers.NAME]` |")[2], re.MULTILINE
+    )
+    keys = {key for cell in table for key in re.findall(r"`([\w.]+)`", cell)}
+    fields = {*AwsSettings.model_fields, *(f"root.{key}" for key in RootVolume.model_fields), "kind"} - {"root"}
+    assert fields <= keys
+    assert {key for key in keys if key.islower() and key.partition(".")[0] in fields | {"root"}} == fields
+
+
+def test_the_settings_are_right(tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text(SETTINGS, encoding="utf-8")
+    said = CliRunner().invoke(app, ["config", "check", "--no-files", str(file)])
+    assert "is right: 3 pools, 84 slots, 1 provider, policies backlog, idle, limits." in said.stdout
+
+
+def test_the_check_finds_nothing_wrong_with_such_an_account(
+    mock: Ec2Mock, account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = boto3.client("ec2", **mock.client_words(account, REGION))
+    for port in (22, 6818):
+        owner.authorize_security_group_ingress(
+            GroupId=account.security_group, IpProtocol="tcp", FromPort=port, ToPort=port, CidrIp="10.0.0.0/16"
+        )
+    user = mock.user(account, CLUSTER, policy_for(CLUSTER))
+    policy = share_path("config", "aws", "notices-queue-policy.json").read_text(encoding="utf-8")
+    boto3.client("sqs", **mock.client_words(account, REGION)).set_queue_attributes(
+        QueueUrl=user.queue, Attributes={"Policy": policy}
+    )
+    things = {
+        "subnet-": [*account.subnets.values()], "sg-": [account.security_group], "burstd-mysite-node": [user.role],
+        "/burstd/mysite": [account.image_parameter], "https://sqs": [user.queue],
+    }  # fmt: skip
+    found = check(mock, user, tmp_path / "burstd.toml", things, monkeypatch)
+    assert [f for f in found.values() if f["ok"] is False] == []
+    assert found["ec2:RunInstances"]["ok"]
+
+
+@pytest.mark.skipif(not PROGRAM, reason="BURSTD_AWS_CLI does not name the aws program")
+def test_the_commands_from_the_first_to_the_last(
+    mock: Ec2Mock, account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "bin" / "aws"
+    wrapper.parent.mkdir()
+    # Not by the environment: some services have it look elsewhere.
+    wrapper.write_text(f'#!/bin/sh\nexec {PROGRAM} --endpoint-url {mock.url} "$@"\n', encoding="utf-8")
+    wrapper.chmod(0o755)
+    blocks = [block.text for block in BLOCKS if block.text.startswith(TRIED)]
+    *setting_up, taking_away = blocks
+    made = 'printf "%s\\n" "$subnets" "$group" >/tmp/made'
+    script = "\n".join([*setting_up, made, taking_away])
+    script = script.replace(INSTALLED, str(share_path("config"))).replace("/tmp/", f"{tmp_path}/")  # noqa: S108
+    environment = {**mock.environment(account), "PATH": f"{wrapper.parent}:{Path(sys.executable).parent}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", script], env=environment, capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    subnets, group = (tmp_path / "made").read_text(encoding="utf-8").splitlines()
+    keys = (tmp_path / "aws.keys").read_text(encoding="utf-8").splitlines()
+    assert keys[0] == "[default]"
+    assert [line.partition(" = ")[0] for line in keys[1:]] == ["aws_access_key_id", "aws_secret_access_key"]
+    policy = json.loads((tmp_path / "burstd-policy.json").read_text(encoding="utf-8"))
+    assert policy == policy_for(CLUSTER)
+    user = mock.user(account, CLUSTER, policy)
+    things = {
+        "subnet-": subnets.split(), "sg-": [group], "burstd-mysite-node": ["burstd-mysite-node"],
+        "/burstd/mysite": [account.image_parameter], "https://sqs": [user.queue],
+    }  # fmt: skip
+    found = check(mock, user, tmp_path / "burstd.toml", things, monkeypatch)
+    # The queue is the mock's own, as nothing is left of the document's.
+    assert [f["subject"] for f in found.values() if f["ok"] is False] == ["queue burstd-mysite-notices"]
