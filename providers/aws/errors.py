@@ -41,6 +41,7 @@ _AUTH = (
     "UnrecognizedClientException", "ExpiredToken", "ExpiredTokenException", "RequestExpired", "OptInRequired",
     "SignatureDoesNotMatch", "InvalidSignatureException", "MissingAuthenticationToken", "IncompleteSignature",
     "Blocked", "PendingVerification", "InvalidAccessKeyId", "NotAuthorized",
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
 )  # fmt: skip
 _GONE = ("InvalidInstanceID.NotFound", "InvalidVolume.NotFound", "InvalidNetworkInterfaceID.NotFound",
     "InvalidPlacementGroup.Unknown", "InvalidSpotInstanceRequestID.NotFound", "ParameterNotFound",

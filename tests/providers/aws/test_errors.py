@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, InsufficientCapacity, OutcomeUnknown, ProviderError
+from burstd.model.errors import (
+    AuthFailed,
+    BadRequest,
+    CloudUnavailable,
+    InsufficientCapacity,
+    OutcomeUnknown,
+    ProviderError,
+)
 from providers.aws.errors import of_code
 
 ZONE = "Your requested instance type (c5.large) is not supported in your requested Availability Zone (us-east-1e)."
@@ -17,6 +24,7 @@ ZONE = "Your requested instance type (c5.large) is not supported in your request
         ("InvalidParameterValue", "no", 400, OutcomeUnknown, BadRequest),
         ("InvalidFleetConfiguration", ZONE, 400, OutcomeUnknown, InsufficientCapacity),
         ("InvalidFleetConfiguration", "no", 400, OutcomeUnknown, BadRequest),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "no", 403, OutcomeUnknown, AuthFailed),
         ("IdempotentParameterMismatch", "no", 400, CloudUnavailable, OutcomeUnknown),
     ],
 )
