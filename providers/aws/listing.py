@@ -5,7 +5,6 @@ States and reasons: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_I
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections import OrderedDict
@@ -107,7 +106,8 @@ class Listing:
         except BadRequest:
             # Only types on Nitro show the latest output; the others show what they had a while ago.
             answer = self._calls.ask("ec2", "get_console_output", InstanceId=instance_id)
-        return base64.b64decode(answer.get("Output") or "").decode(errors="replace")
+        # Amazon says it in base64; botocore has decoded it.
+        return str(answer.get("Output") or "")
 
 
 def _why(said: Mapping[str, Any], state: InstanceState) -> str:
