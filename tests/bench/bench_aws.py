@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -101,25 +101,43 @@ class Simulated:
                 self.slurm.register(*self._started.get(), self.clock.now())
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What was used, in seconds: by the clock, and of the processor. ``calls`` are the mock's count."""
+
+    wall: float
+    loop: float
+    """By the thread that decides, without what is simulated."""
+    lanes: float
+    """By the threads that call the cloud: boto3, most of it reading XML."""
+    mock: float
+    calls: Counter[str]
+
+
 class Meter:
-    """What was used since it was read last."""
+    """Reads what was used since it was read last. Called in the main thread."""
 
-    mock: Ec2Mock
-    account: Account
-    simulated: Simulated
-    at: float = field(default_factory=time.perf_counter)
-    cpu_s: float = 0.0
-    mock_cpu_s: float = 0.0
-    calls: Counter[str] = field(default_factory=Counter)
+    def __init__(self, mock: Ec2Mock, account: Account, simulated: Simulated) -> None:
+        self._mock = mock
+        self._account = account
+        self._simulated = simulated
+        self._last = self._now()
 
-    def read(self) -> tuple[float, float, float, Counter[str]]:
-        """Seconds, burstd's and the mock's processor seconds, calls."""
-        cpu, calls = time.process_time() - self.simulated.cpu_s, self.mock.calls(self.account)
-        now = (time.perf_counter(), cpu, self.mock.cpu_s(), calls)
-        before = (self.at, self.cpu_s, self.mock_cpu_s, self.calls)
-        self.at, self.cpu_s, self.mock_cpu_s, self.calls = now
-        return now[0] - before[0], now[1] - before[1], now[2] - before[2], calls - before[3]
+    def read(self) -> Used:
+        """Since the last call."""
+        now, last = self._now(), self._last
+        self._last = now
+        return Used(
+            now.wall - last.wall, now.loop - last.loop, now.lanes - last.lanes, now.mock - last.mock,
+            now.calls - last.calls,
+        )  # fmt: skip
+
+    def _now(self) -> Used:
+        main = time.thread_time()
+        calls = self._mock.calls(self._account)
+        return Used(
+            time.perf_counter(), main - self._simulated.cpu_s, time.process_time() - main, self._mock.cpu_s(), calls
+        )
 
 
 class Bench:
@@ -164,10 +182,10 @@ class Bench:
             pause = self.reconciler.step()
             loops += 1
             self.wake.wait(max(0.05, min(pause, 0.5)))
-        seconds, cpu, theirs, calls = self.meter.read()
-        ratio = f"{100 * cpu / theirs:.1f} %" if theirs > 0.05 else "-"
-        said = ", ".join(f"{n} {name}" for name, n in sorted(calls.items(), key=lambda c: (-c[1], c[0])))
-        sys.stdout.write(f"{what:34} {seconds:7.1f} {loops:6} {cpu:8.2f} {theirs:8.2f} {ratio:>8}  {said}\n")
+        used = self.meter.read()
+        said = ", ".join(f"{n} {name}" for name, n in sorted(used.calls.items(), key=lambda c: (-c[1], c[0])))
+        numbers = f"{used.wall:7.1f} {loops:6} {used.loop:8.2f} {used.lanes:8.2f} {used.mock:8.2f}"
+        sys.stdout.write(f"{what:34} {numbers}  {said}\n")
         sys.stdout.flush()
 
     def states(self) -> dict[str, int]:
@@ -177,7 +195,7 @@ class Bench:
 
     def run(self, machines: int, quiet_s: float) -> None:
         """All phases."""
-        heads = f"{'phase':34} {'seconds':>7} {'loops':>6} {'burstd':>8} {'mock':>8} {'ratio':>8}  calls"
+        heads = f"{'phase':34} {'seconds':>7} {'loops':>6} {'loop':>8} {'boto3':>8} {'mock':>8}  calls"
         sys.stdout.write(f"{heads}\n")
         self.until("offers are read", lambda: self.reconciler.latest is not None and self._offers())
         spec = JobSpec(exclusive=True, array=machines, run_s=quiet_s, cpus_per_node=2)
