@@ -46,7 +46,7 @@ class _Kind:
 
 
 _VOLUMES = _Kind(
-    "volume", "describe_volumes", "Volumes", "VolumeId", "volume-id", ("status", "Status", ("available", "error")), 500,
+    "volume", "describe_volumes", "Volumes", "VolumeId", "volume-id", ("status", "State", ("available", "error")), 500,
     "delete_volume", "VolumeId",
 )  # fmt: skip
 _INTERFACES = _Kind(
