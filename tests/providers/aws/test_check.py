@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import boto3
@@ -40,30 +39,28 @@ class Site:
     mock: Ec2Mock
     account: Account
     user: User
-    patch: pytest.MonkeyPatch
-    words: dict[str, Any] = field(default_factory=dict)
 
     def owner(self, service: str = "ec2") -> Any:
         return boto3.client(service, **self.mock.client_words(self.account))
 
-    def with_policy(self, policy: Mapping[str, Any]) -> None:
-        self.user = self.mock.user(self.account, CLUSTER, policy)
+    def with_policy(self, policy: Mapping[str, Any]) -> Site:
+        return replace(self, user=self.mock.user(self.account, CLUSTER, policy))
 
     def look(self, *images: str, **more: Any) -> dict[str, Finding]:
         """Findings by their subjects, in order."""
-        for name, value in self.mock.environment(self.user).items():
-            self.patch.setenv(name, value)
         words = {
             "region": "us-east-1", "endpoint_url": self.mock.url, "subnets": list(self.account.subnets.values()),
             "security_groups": [self.account.security_group], "instance_types": ["c5.*"], "image": self.account.image,
             "instance_profile": self.user.role, "notices_queue": self.user.queue,
         }  # fmt: skip
-        settings = AwsSettings(**{**words, **self.words, **more})
+        settings = AwsSettings(**{**words, **more})
         calls = Calls(settings)
         catalog = Catalog("aws", settings, calls)
-        found = list(
-            check(settings, calls, catalog, Images(settings, calls), Quotas(settings, calls, catalog), CLUSTER, images)
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.mock.environment(self.user).items():
+                patch.setenv(name, value)
+            quotas = Quotas(settings, calls, catalog)
+            found = list(check(settings, calls, catalog, Images(settings, calls), quotas, CLUSTER, images))
         calls.close()
         assert len({f.subject for f in found}) == len(found), [f.subject for f in found]
         assert all(f.text and (f.ok is not False or f.remedy) for f in found)
@@ -80,16 +77,30 @@ def mock() -> Iterator[Ec2Mock]:
         yield made
 
 
-@pytest.fixture
-def site(mock: Ec2Mock, monkeypatch: pytest.MonkeyPatch) -> Site:
+def set_up(mock: Ec2Mock) -> Site:
+    """A new account, with what the document has an administrator do."""
     account = mock.account()
-    made = Site(mock, account, mock.user(account, CLUSTER, POLICY), monkeypatch)
+    made = Site(mock, account, mock.user(account, CLUSTER, POLICY))
     for port in (22, 6818):
         made.owner().authorize_security_group_ingress(
             GroupId=account.security_group, IpProtocol="tcp", FromPort=port, ToPort=port, CidrIp="10.0.0.0/16"
         )
-    may_fill = json.loads(share_path("config", "aws", "notices-queue-policy.json").read_text(encoding="utf-8"))
-    made.owner("sqs").set_queue_attributes(QueueUrl=made.user.queue, Attributes={"Policy": json.dumps(may_fill)})
+    may_fill = share_path("config", "aws", "notices-queue-policy.json").read_text(encoding="utf-8")
+    made.owner("sqs").set_queue_attributes(QueueUrl=made.user.queue, Attributes={"Policy": may_fill})
+    return made
+
+
+@pytest.fixture(scope="module")
+def site(mock: Ec2Mock) -> Site:
+    """Before the first launch."""
+    return set_up(mock)
+
+
+@pytest.fixture(scope="module")
+def used(mock: Ec2Mock) -> Site:
+    """After it."""
+    made = set_up(mock)
+    launched(made)
     return made
 
 
@@ -130,11 +141,10 @@ def test_nothing_is_wrong_with_what_the_document_sets_up(site: Site) -> None:
     assert "room for" in found["quota Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"].text
 
 
-def test_every_right_shows_once_there_is_something_to_try_it_on_and_nothing_changes(site: Site) -> None:
-    launched(site)
-    before = things(site)
-    found = site.look()
-    assert things(site) == before
+def test_every_right_shows_once_there_is_something_to_try_it_on_and_nothing_changes(used: Site) -> None:
+    before = things(used)
+    found = used.look()
+    assert things(used) == before
     assert wrong(found) == {}
     assert [f.subject for f in found.values() if f.ok is None] == []
     assert found["ec2:TerminateInstances"].text == found["ec2:CreateFleet"].text == "allowed"
@@ -160,18 +170,15 @@ def things(site: Site) -> list[Any]:
     ],
     ids=" ".join,
 )
-def test_each_statement_that_is_missing_is_named(site: Site, missing: set[str]) -> None:
-    launched(site)
-    site.with_policy({**POLICY, "Statement": [one for one in POLICY["Statement"] if one["Sid"] not in missing]})
-    found = wrong(site.look(f"ssm:{site.account.image_parameter}"))
+def test_each_statement_that_is_missing_is_named(used: Site, missing: set[str]) -> None:
+    rest = {**POLICY, "Statement": [one for one in POLICY["Statement"] if one["Sid"] not in missing]}
+    found = wrong(used.with_policy(rest).look(f"ssm:{used.account.image_parameter}"))
     named = {sid for finding in found.values() for sid in SIDS if f"statement {sid} of " in finding.remedy}
     assert named == missing
 
 
-def test_rights_for_another_cluster_are_none(site: Site) -> None:
-    launched(site)
-    site.with_policy(policy_for("other"))
-    found = wrong(site.look(instance_profile="", notices_queue=""))
+def test_rights_for_another_cluster_are_none(used: Site) -> None:
+    found = wrong(used.with_policy(policy_for("other")).look(instance_profile="", notices_queue=""))
     assert {"ec2:RunInstances", "ec2:CreateFleet", "ec2:CreateLaunchTemplate", "ec2:TerminateInstances"} <= set(found)
     assert all("this cluster's name in its Condition" in f.remedy for f in found.values())
 
@@ -185,7 +192,7 @@ def test_rights_for_another_cluster_are_none(site: Site) -> None:
             {
                 "image ami-0123456789abcdef0": ("us-east-1", "mend image of the provider"),
                 "security group sg-0123456789abcdef0": ("sg-0123456789abcdef0", "set security_groups"),
-                "offers": ("reservations names cr-0123456789abcdef0", "mend what it names"),
+                "offers": ("cr-0123456789abcdef0", "mend what it names"),
                 "instance types c5.large": ("not offered", "look at the findings"),
                 "instance types zz9.*": ("none of that name", "describe-instance-type-offerings"),
                 "reservation cr-0123456789abcdef0": ("not exist", "set reservations"),
@@ -218,7 +225,7 @@ def test_rights_for_another_cluster_are_none(site: Site) -> None:
             {
                 "image": ("neither the provider nor a pool", "set image"),
                 "subnet subnet-0123456789abcdef0": ("subnet-0123456789abcdef0", "set subnets"),
-                "offers": ("subnets cannot be used", "mend what it names"),
+                "offers": ("subnets", "mend what it names"),
                 "instance types c5.*": ("", ""),
             },
         ),
@@ -241,7 +248,8 @@ def test_images_of_pools_are_looked_at_too(site: Site) -> None:
     assert found["image ami-00000000000000000"].remedy == "mend image in the pools' offers"
 
 
-def test_closed_ports_and_a_queue_that_nobody_may_fill(site: Site) -> None:
+def test_closed_ports_and_a_queue_that_nobody_may_fill(mock: Ec2Mock) -> None:
+    site = set_up(mock)
     site.owner().revoke_security_group_ingress(
         GroupId=site.account.security_group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="10.0.0.0/16"
     )
