@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import secrets
 import threading
 from collections.abc import Mapping
@@ -22,6 +23,15 @@ VPC = "10.77.0.0/16"
 SUBNETS = {"a": "10.77.16.0/20", "b": "10.77.32.0/20", "c": "10.77.48.0/20"}
 """By the zone's letter. 10.77.0.0/20 is left to the site that bursts into the VPC."""
 PARAMETER = "/burstd/node-image"
+_QUEUE_POLICY = {
+    "Version": "2012-10-17",
+    "Statement": {
+        "Effect": "Allow",
+        "Principal": {"Service": "events.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": "*",
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,9 @@ class Worlds:
                     description="", tags=[], max_session_duration="3600",
                 )  # fmt: skip
                 iam.create_instance_profile(name=role, path="/", role_names=[role], tags=[])
-                sqs_backends[number][world.region].create_queue(queue)
+                sqs = sqs_backends[number][world.region]
+                sqs.create_queue(queue)
+                sqs.set_queue_attributes(queue, {"Policy": json.dumps(_QUEUE_POLICY)})
                 world.queues.append(queue)
             access, secret = self._key(world, rights)
         return User(access, secret, role, f"https://sqs.{world.region}.amazonaws.com/{number}/{queue}")
@@ -116,6 +128,7 @@ def _furnish(world: World, access: str, secret: str) -> Account:
         for letter, block in SUBNETS.items()
     }
     group = backend.create_security_group("burstd-nodes", "machines of burstd", vpc.id)
+    backend.authorize_security_group_ingress(group.id, "-1", None, None, [{"CidrIp": VPC}], vpc_id=vpc.id)
     new, _ = (_image(backend, day) for day in ("2026-01-05", "2025-11-01"))
     ssm_backends[number][region].put_parameter(
         name=PARAMETER, description="", value=new.id, parameter_type="String", allowed_pattern="", keyid="",

@@ -61,6 +61,8 @@ def describe_placement_groups(world: World, words: Mapping[str, Any]) -> dict[st
         values = {"group-name": "name", "strategy": "strategy"}
         if name in values:
             found = [one for one in found if lists.fits([getattr(one, values[name])], patterns)]
+        elif name == "state":
+            found = found if lists.fits(["available"], patterns) else []
         else:
             found = [one for one in found if _tagged(world, one.id, name, patterns)]
     return {"PlacementGroups": [_group(world, one) for one in found]}
