@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from burstd.model.errors import BadRequest, CloudUnavailable
+from burstd.model.instance import Instance
+from burstd.model.provider import (
+    ConsoleLog,
+    LaunchRequest,
+    NodeWatch,
+    Notices,
+    Preparing,
+    QuotaReport,
+    SelfCheck,
+)
+from providers.aws.images import Image
+from providers.aws.provider import AwsProvider, plugin
+from tests.providers.aws.ec2 import CLUSTER, Ec2, fleet, offer, request, settings
+from tests.providers.aws.test_wishes import Album, wishes
+
+
+def provider(ec2: Ec2) -> AwsProvider:
+    made = AwsProvider("aws", CLUSTER, settings(), ec2)
+    made._wishes = wishes()
+    return made
+
+
+def test_it_can_all_that_a_provider_may() -> None:
+    made = plugin.make("aws", CLUSTER, settings())
+    for ability in (Preparing, ConsoleLog, Notices, NodeWatch, QuotaReport, SelfCheck):
+        assert isinstance(made, ability)
+
+
+def test_without_a_queue_there_are_no_notices() -> None:
+    ec2 = Ec2()
+    assert list(provider(ec2).notices()) == []
+    assert ec2.said == []
+
+
+def test_each_request_is_answered_in_its_place() -> None:
+    """Also one that comes twice, and one that can never be."""
+    ec2 = Ec2(create_fleet=[fleet])
+    asked = [request("c1"), request("c2", of=offer("zz.large")), request("c1")]
+    first, bad, again = provider(ec2).prepare(asked)
+    assert isinstance(bad, BadRequest)
+    assert isinstance(first, LaunchRequest)
+    assert (first.batch, first) == ("c1", again)
+
+
+def test_what_was_not_prepared_is_prepared_on_the_spot() -> None:
+    ec2 = Ec2(create_fleet=[fleet])
+    asked = [request("c1"), request("c2", of=offer("zz.large")), request("c1"), request("c3")]
+    outcomes = provider(ec2).launch(asked)
+    assert [o.claim_id for o in outcomes] == ["c1", "c2", "c1", "c3"]
+    assert [o.result.id if isinstance(o.result, Instance) else type(o.result) for o in outcomes] == [
+        "i-000", BadRequest, "i-000", "i-001",
+    ]  # fmt: skip
+    assert ec2.count("create_fleet") == 1
+
+
+def test_where_nothing_can_be_looked_up_what_is_prepared_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = provider(Ec2(create_fleet=[fleet]))
+    (ready,) = made.prepare([request("c1")])
+    assert isinstance(ready, LaunchRequest)
+
+    def down(self: Album, word: str) -> Image:
+        raise CloudUnavailable("down")
+
+    monkeypatch.setattr(Album, "find", down)
+    with pytest.raises(CloudUnavailable):
+        made.prepare([request("c2")])
+    first, second = made.launch([request("c2"), ready])
+    assert isinstance(first.result, CloudUnavailable)
+    assert isinstance(second.result, Instance)
