@@ -18,13 +18,15 @@ from burstd.model.errors import (
     RateLimited,
     TokenSpent,
 )
-from burstd.model.instance import Instance, InstanceState
+from burstd.model.instance import TAG_BATCH, Instance, InstanceState
 from burstd.model.offer import Offer
 from burstd.model.provider import LaunchOutcome, LaunchRequest
+from providers.aws import tags
 from providers.aws.calls import Calls
 from providers.aws.errors import of_code
 from providers.aws.placement import PlacementGroups
 from providers.aws.recipe import FLEET, Recipe
+from providers.aws.settings import AwsSettings
 from providers.aws.template import Templates
 
 SIDE_BY_SIDE = 4
@@ -55,12 +57,16 @@ class Launching:
     def __init__(
         self,
         name: str,
+        cluster: str,
+        settings: AwsSettings,
         calls: Calls,
         templates: Templates,
         groups: PlacementGroups,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._name = name
+        self._cluster = cluster
+        self._settings = settings
         self._calls = calls
         self._templates = templates
         self._groups = groups
@@ -112,8 +118,20 @@ class Launching:
         else:
             made, refusals = list(_of_run(answer, recipe)), []
         if not made and not refusals:
-            raise OutcomeUnknown("Amazon's answer names neither instances nor errors")
+            made = self._look(recipe)
         return sorted(made, key=lambda one: one.id), refusals
+
+    def _look(self, recipe: Recipe) -> list[Made]:
+        """The machines of a batch by their tag, where a repeated call was answered without them: Amazon promises that
+        it makes no more, not that it names them again. Raises OutcomeUnknown while some may yet be missing in lists.
+        """
+        filters = [*tags.ours(self._cluster), {"Name": f"tag:{TAG_BATCH}", "Values": [recipe.claims[0]]}]
+        listed = list(self._calls.pages("ec2", "describe_instances", "Reservations", Filters=filters))
+        young = self._clock() - self._settings.settle_s
+        launched = [one["LaunchTime"].timestamp() for some in listed for one in some["Instances"]]
+        if len(launched) < len(recipe.claims) and (not launched or max(launched) > young):
+            raise OutcomeUnknown("Amazon's answer names neither instances nor errors")
+        return [one for some in listed for one in _of_run(some, recipe)]
 
     def _ask(self, recipe: Recipe, user_data: str) -> Mapping[str, Any]:
         self._templates.ensure(recipe.template, recipe.content, user_data)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -33,7 +34,9 @@ GONE = NotFound("the template is not there")
 
 def launching(ec2: Ec2) -> Launching:
     templates = Templates(CLUSTER, settings(), ec2)
-    return Launching("aws", ec2, templates, PlacementGroups(CLUSTER, settings(), ec2), lambda: 1000.0)
+    return Launching(
+        "aws", settings(settle_s=30), ec2, templates, PlacementGroups(CLUSTER, settings(), ec2), lambda: 1000.0
+    )
 
 
 def ids(outcomes: Mapping[str, LaunchOutcome]) -> dict[str, str]:
@@ -141,8 +144,32 @@ def test_errors_beside_success_are_warnings() -> None:
     assert [(o.id, e.cause) for o, e in found["c000"].warnings] == [(OTHERS[0].id, "capacity")]
 
 
-def test_an_answer_that_says_nothing_leaves_the_outcome_open() -> None:
-    assert isinstance(error(launching(Ec2(create_fleet=[{}])).serve(prepared(request("c1")))), OutcomeUnknown)
+@pytest.mark.parametrize(
+    ("launched", "found"),
+    [
+        ([], ["unknown", "unknown"]),
+        ([999.0, 990.0], ["i-0", "i-1"]),
+        ([999.0], ["unknown", "unknown"]),
+        ([970.0], ["i-0", "capacity"]),
+    ],
+)
+def test_a_repeat_that_names_no_machines(launched: list[float], found: list[str]) -> None:
+    """They are found by the batch's tag, once all of them would show."""
+
+    def listed(words: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert {one["Name"]: one["Values"] for one in words["Filters"]} == {
+            "tag:burstd-cluster": [CLUSTER], "tag:burstd-batch": ["c000"],
+        }  # fmt: skip
+        one = {"InstanceType": "c5.large", "Placement": {"AvailabilityZone": "a"}}
+        times = [datetime.fromtimestamp(at, UTC) for at in launched]
+        return {
+            "Reservations": [
+                {"Instances": [{**one, "InstanceId": f"i-{n}", "LaunchTime": t}]} for n, t in enumerate(times)
+            ]
+        }
+
+    ec2 = Ec2(create_fleet=[{"FleetId": "fleet-1"}], describe_instances=[listed])
+    assert list(ids(launching(ec2).serve(prepared(*many(2)))).values()) == found
 
 
 @pytest.mark.parametrize("kind", [RateLimited, OutcomeUnknown, AuthFailed, CloudUnavailable])
