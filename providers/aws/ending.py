@@ -1,7 +1,7 @@
 """Ends instances, many by one call.
 
-One instance that cannot be ended fails the whole call, and nothing is done: an id that Amazon does not know is left
-out, and one that is protected is found by halves, so that it keeps no other alive.
+One instance that cannot be ended fails the whole call: an id that Amazon does not know, or refuses, is left out, so
+that it keeps no other alive. Amazon names it in its answer; where it does not, it is found by halves.
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html
 """
 
@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from burstd.model.errors import AuthFailed, BadRequest, NotFound, ProviderError
 from providers.aws.calls import Calls
 
-_BATCH = 500
-_ID = re.compile(r"i-(?:[0-9a-f]{8}|[0-9a-f]{17})")
+BATCH = 500
+_REFUSALS = 16
+"""Calls of a batch that may be refused before its rest is given up: enough to find one instance of 500 by halves."""
+_ID = re.compile(r"i-(?:[0-9a-f]{17}|[0-9a-f]{8})")
+_IN_TEXT = re.compile(rf"\b{_ID.pattern}\b")
 
 
 class Ending:
@@ -26,36 +29,54 @@ class Ending:
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """All are tried; what is gone already is no error; the first error is raised at the end.
 
-        What has not the form of an id was never an instance, and is as good as gone.
+        What has not the form of an id is BadRequest, and is never sent.
         """
-        ids = [one for one in dict.fromkeys(instance_ids) if _ID.fullmatch(one)]
+        ids = list(dict.fromkeys(instance_ids))
         errors: list[ProviderError] = []
-        for start in range(0, len(ids), _BATCH):
-            self._end(ids[start : start + _BATCH], errors)
+        strange = [one for one in ids if not _ID.fullmatch(one)]
+        if strange:
+            errors.append(BadRequest(f"no instance of EC2 has such an id: {', '.join(strange)}"))
+            ids = [one for one in ids if _ID.fullmatch(one)]
+        for start in range(0, len(ids), BATCH):
+            errors += self._batch(ids[start : start + BATCH])
         if errors:
             raise errors[0]
 
-    def _end(self, ids: Sequence[str], errors: list[ProviderError]) -> None:
-        if not ids:
-            return
-        try:
-            self._calls.tell("ec2", "terminate_instances", InstanceIds=list(ids))
-        except NotFound as error:
-            gone = set(_ID.findall(str(error)))
-            left = [one for one in ids if one not in gone]
-            if len(left) < len(ids):
-                self._end(left, errors)
-            else:
-                self._by_halves(ids, errors)
-        except (BadRequest, AuthFailed) as error:
-            if len(ids) == 1:
+    def _batch(self, ids: list[str]) -> list[ProviderError]:
+        errors: list[ProviderError] = []
+        waiting = [ids]
+        refusals = 0
+        while waiting:
+            part = waiting.pop()
+            error = self._call(part)
+            if error is None:
+                continue
+            gone = isinstance(error, NotFound)
+            refusals += not gone
+            if refusals == _REFUSALS or not isinstance(error, NotFound | BadRequest | AuthFailed):
+                return [*errors, error]
+            named = _named(error, part)
+            if not named:
+                half = len(part) // 2
+                waiting += [part[:half], part[half:]]
+                continue
+            if not gone:
                 errors.append(error)
-            self._by_halves(ids, errors)
-        except ProviderError as error:
-            errors.append(error)
+            rest = [one for one in part if one not in named]
+            if rest:
+                waiting.append(rest)
+        return errors
 
-    def _by_halves(self, ids: Sequence[str], errors: list[ProviderError]) -> None:
-        if len(ids) > 1:
-            half = len(ids) // 2
-            self._end(ids[:half], errors)
-            self._end(ids[half:], errors)
+    def _call(self, ids: list[str]) -> ProviderError | None:
+        try:
+            self._calls.tell("ec2", "terminate_instances", InstanceIds=ids)
+        except ProviderError as error:
+            return error
+        return None
+
+
+def _named(error: ProviderError, ids: Sequence[str]) -> set[str]:
+    """Which of them the error is about; empty: it does not say. Our own words for it may be cut short."""
+    if len(ids) == 1:
+        return set(ids)
+    return set(_IN_TEXT.findall(f"{error} {error.__cause__ or ''}")) & set(ids)

@@ -29,7 +29,8 @@ _STATES = {
 }
 _BY_US = "Client.UserInitiatedShutdown"
 _CONSOLE_S = 5.0
-_CONSOLES = 4096
+_CONSOLES = 1000
+"""Most answers to keep; one is 64 KiB at most."""
 
 
 class Listing:
@@ -50,6 +51,7 @@ class Listing:
         self._clock = clock
         self._lock = threading.Lock()
         self._consoles: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        """When an answer was asked for, and the answer; oldest first."""
 
     def instances(self) -> Iterator[Instance]:
         """All that bear our tag, page by page; those that ended are listed as long as Amazon does, about an hour."""
@@ -65,7 +67,6 @@ class Listing:
 
     def _instance(self, said: Mapping[str, Any], found: Mapping[str, str]) -> Instance:
         state = _STATES.get(said.get("State", {}).get("Name", ""), InstanceState.UNKNOWN)
-        launched: datetime | None = said.get("LaunchTime")
         return Instance(
             id=said["InstanceId"],
             provider=self._name,
@@ -76,8 +77,8 @@ class Listing:
             zone=said.get("Placement", {}).get("AvailabilityZone", ""),
             instance_type=said.get("InstanceType", ""),
             spot=said.get("InstanceLifecycle") == "spot",
-            address=said.get("PrivateIpAddress", ""),
-            launched=launched.timestamp() if launched is not None else 0.0,
+            address=said.get("PrivateIpAddress") or "",
+            launched=_launched(said),
             error=_why(said, state),
             batch=found.get(TAG_BATCH, ""),
         )
@@ -89,14 +90,16 @@ class Listing:
         """
         now = self._clock()
         with self._lock:
-            at, text = self._consoles.get(instance_id, (float("-inf"), ""))
-        if now - at < _CONSOLE_S:
-            return text
+            while self._consoles and next(iter(self._consoles.values()))[0] + _CONSOLE_S <= now:
+                self._consoles.popitem(last=False)
+            kept = self._consoles.get(instance_id)
+        if kept is not None:
+            return kept[1]
         text = self._read_console(instance_id)
         with self._lock:
             self._consoles[instance_id] = (now, text)
             self._consoles.move_to_end(instance_id)
-            while len(self._consoles) > _CONSOLES:
+            if len(self._consoles) > _CONSOLES:
                 self._consoles.popitem(last=False)
         return text
 
@@ -108,6 +111,14 @@ class Listing:
             answer = self._calls.ask("ec2", "get_console_output", InstanceId=instance_id)
         # Amazon says it in base64; botocore has decoded it.
         return str(answer.get("Output") or "")
+
+
+def _launched(said: Mapping[str, Any]) -> float:
+    """``LaunchTime`` is of the last start; what was attached first is as old as the machine."""
+    disks = (one.get("Ebs", {}).get("AttachTime") for one in said.get("BlockDeviceMappings", ()))
+    cards = (one.get("Attachment", {}).get("AttachTime") for one in said.get("NetworkInterfaces", ()))
+    times: list[datetime] = [at for at in (said.get("LaunchTime"), *disks, *cards) if at is not None]
+    return min(times).timestamp() if times else 0.0
 
 
 def _why(said: Mapping[str, Any], state: InstanceState) -> str:

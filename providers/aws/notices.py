@@ -8,10 +8,13 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from burstd.model.errors import ProviderError
+from burstd.model.errors import BadRequest, ProviderError
 from burstd.model.provider import Notice, NoticeKind
 from providers.aws.calls import Calls
 from providers.aws.settings import AwsSettings
@@ -19,6 +22,8 @@ from providers.aws.settings import AwsSettings
 _AT_ONCE = 10
 """Messages to one call of SQS, whether to receive or to delete."""
 _ROUNDS = 10
+_HIDDEN_S = 30
+"""How long a message is hidden once it was received: whatever the queue's own setting, it must come again in time."""
 _WARNING_S = 120.0
 """From the event to the end of the instance."""
 _KINDS = {
@@ -35,19 +40,38 @@ class Notices:
         self._calls = calls
 
     def notices(self) -> Sequence[Notice]:
-        """Those that wait, a hundred at most; SQS hides them from others for a while, and shows them again then."""
+        """Those that wait, a hundred at most, in at most ten calls; the queue gives them again half a minute later."""
         found: list[Notice] = []
+        strange: list[str] = []
         for _ in range(_ROUNDS if self._queue else 0):
-            answer = self._calls.ask(
-                "sqs", "receive_message", QueueUrl=self._queue, MaxNumberOfMessages=_AT_ONCE, WaitTimeSeconds=0
-            )
-            messages = answer.get("Messages", ())
-            read = {message["ReceiptHandle"]: read_event(message.get("Body", "")) for message in messages}
-            found += [Notice(e.instance_id, e.kind, e.deadline, receipt) for receipt, e in read.items() if e]
-            self._delete([receipt for receipt, event in read.items() if event is None])
+            try:
+                messages = self._receive()
+            except ProviderError:
+                if not found:
+                    raise
+                break
+            for message in messages:
+                receipt, told = message["ReceiptHandle"], read_event(message.get("Body", ""))
+                if told is None:
+                    strange.append(receipt)
+                else:
+                    found.append(replace(told, receipt=receipt))
             if len(messages) < _AT_ONCE:
                 break
+        with suppress(ProviderError):  # They come again, and are deleted then.
+            self._delete(strange)
         return found
+
+    def _receive(self) -> Sequence[Mapping[str, Any]]:
+        try:
+            answer = self._calls.ask(
+                "sqs", "receive_message", QueueUrl=self._queue,
+                MaxNumberOfMessages=_AT_ONCE, WaitTimeSeconds=0, VisibilityTimeout=_HIDDEN_S,
+            )  # fmt: skip
+        except BadRequest as error:
+            raise BadRequest(f"queue {self._queue} cannot be read, look at notices_queue: {error}") from error
+        messages: Sequence[Mapping[str, Any]] = answer.get("Messages", ())
+        return messages
 
     def acknowledge(self, notices: Sequence[Notice]) -> None:
         """Deletes them from the queue. One that was not deleted is told again."""
@@ -71,11 +95,16 @@ def read_event(body: str) -> Notice | None:
     """The notice in a message's body, without its receipt; None: it is something else."""
     try:
         event = json.loads(body)
-        kind = _KINDS.get(event["detail-type"])
-        instance_id = event["detail"]["instance-id"]
-        at = datetime.fromisoformat(event["time"]).timestamp()
+        kind, instance_id = _KINDS[event["detail-type"]], event["detail"]["instance-id"]
     except (ValueError, TypeError, KeyError):
         return None
-    if kind is None or not isinstance(instance_id, str):
+    if not isinstance(instance_id, str):
         return None
-    return Notice(instance_id, kind, at + _WARNING_S if kind is NoticeKind.INTERRUPTION else None)
+    return Notice(instance_id, kind, _deadline(event.get("time")) if kind is NoticeKind.INTERRUPTION else None)
+
+
+def _deadline(at: object) -> float | None:
+    try:
+        return datetime.fromisoformat(str(at)).timestamp() + _WARNING_S
+    except ValueError:
+        return None

@@ -1,58 +1,65 @@
-# Asks EC2's metadata service (IMDSv2) whether this spot machine will be taken back: prints one line, or nothing.
+# Asks EC2's metadata service whether this machine will be taken back: prints one line, or nothing, also where the
+# service cannot be reached. Speaks IMDSv2 by curl; where there is none by python3, which cloud-init needs anyway.
 #   interruption SECONDS    it ends then, in seconds since 1970
 #   rebalance               it may end soon
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
+# $BURSTD_IMDS: the service, if not Amazon's. $BURSTD_IMDS_TOKEN: file that keeps the session's token between runs.
 set -u
-base=${BURSTD_IMDS:-http://169.254.169.254}
-keep=${BURSTD_IMDS_TOKEN:-/run/burstd/imds-token}
-life=21600
+LC_ALL=C
+export LC_ALL
 umask 077
-
-# $1: method, $2: path, $3: header. Prints the body; fails where the answer is not 200.
-ask() {
-    if command -v curl >/dev/null 2>&1; then
-        curl --silent --fail --noproxy '*' --max-time 2 --request "$1" --header "$3" "$base$2"
-    elif command -v python3 >/dev/null 2>&1; then
-        python3 - "$1" "$base$2" "$3" <<'END'
-import sys
-import urllib.request
-
+service=${BURSTD_IMDS:-http://169.254.169.254}/latest
+kept=${BURSTD_IMDS_TOKEN:-/run/burstd/imds-token}
+newline='
+'
+python='
+import sys, urllib.error, urllib.request
 method, url, header = sys.argv[1:]
 name, _, value = header.partition(": ")
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 try:
     with opener.open(urllib.request.Request(url, method=method, headers={name: value}), timeout=2) as answer:
-        sys.stdout.write(answer.read().decode())
-except OSError:
-    sys.exit(1)
-END
+        sys.stdout.write(f"{answer.read().decode()}\n{answer.status}")
+except urllib.error.HTTPError as error:
+    sys.stdout.write(f"\n{error.code}")
+'
+
+# $1: method, $2: path, $3: header. Prints the body and, on a line of its own, the status; fails without an answer.
+call() {
+    if command -v curl >/dev/null; then
+        curl -s --noproxy '*' -m 2 -w '\n%{http_code}' -X "$1" -H "$3" "$service/$2"
     else
-        wget --quiet --no-proxy --tries=1 --timeout=2 --method="$1" --header="$3" --output-document=- "$base$2"
-    fi
+        python3 -c "$python" "$1" "$service/$2" "$3"
+    fi 2>/dev/null
 }
 
-# A token is good for six hours and is kept for three.
-token() {
-    if [ -z "$(find "$keep" -mmin -180 2>/dev/null)" ]; then
-        new=$(ask PUT /latest/api/token "X-aws-ec2-metadata-token-ttl-seconds: $life") || return 1
-        mkdir -p "${keep%/*}" && printf %s "$new" >"$keep.$$" && mv "$keep.$$" "$keep" || return 1
-    fi
-    cat "$keep"
+# Gets a token for six hours and keeps it.
+renew() {
+    answer=$(call PUT api/token "X-aws-ec2-metadata-token-ttl-seconds: 21600") || return 1
+    [ "${answer##*"$newline"}" = 200 ] || return 1
+    token=${answer%"$newline"*}
+    { mkdir -p "${kept%/*}" && printf '%s\n' "$token" >"$kept.$$" && mv -f "$kept.$$" "$kept"; } 2>/dev/null || :
 }
 
-get() { ask GET "/latest/meta-data/$1" "X-aws-ec2-metadata-token: $token"; }
+# Sets body to what is at a path; fails where there is nothing. A token that is no good any more is renewed, once.
+get() {
+    for try in first second; do
+        answer=$(call GET "$1" "X-aws-ec2-metadata-token: $token") || exit 0
+        body=${answer%"$newline"*}
+        case $try${answer##*"$newline"} in
+        *200) return 0 ;;
+        first401) renew || exit 0 ;;
+        *) return 1 ;;
+        esac
+    done
+}
 
-token=$(token) && [ -n "$token" ] || exit 0
-if action=$(get spot/instance-action); then
-    ends=$(printf %s "$action" | sed -n 's/.*"time" *: *"\([^"]*\)".*/\1/p')
-    if seconds=$(date -u -d "$ends" +%s 2>/dev/null) && [ -n "$ends" ]; then
-        echo "interruption $seconds"
-        exit 0
-    fi
-    echo "interruption $(($(date +%s) + 120))"
-elif get events/recommendations/rebalance >/dev/null; then
+token=$(cat "$kept" 2>/dev/null) && [ -n "$token" ] || renew || exit 0
+if get meta-data/spot/instance-action; then
+    at=$(printf '%s\n' "$body" | sed -n 's/.*"time" *: *"\([^"]*\)".*/\1/p')
+    end=$([ -n "$at" ] && date -u -d "$at" +%s 2>/dev/null) || end=$(($(date +%s) + 120))
+    echo "interruption $end"
+elif get meta-data/events/recommendations/rebalance; then
     echo rebalance
-elif ! get instance-id >/dev/null; then
-    # Not even its own name: the token is no good any more.
-    rm -f "$keep"
 fi
