@@ -35,7 +35,7 @@ GONE = NotFound("the template is not there")
 def launching(ec2: Ec2) -> Launching:
     templates = Templates(CLUSTER, settings(), ec2)
     return Launching(
-        "aws", settings(settle_s=30), ec2, templates, PlacementGroups(CLUSTER, settings(), ec2), lambda: 1000.0
+        "aws", CLUSTER, settings(settle_s=30), ec2, templates, PlacementGroups(CLUSTER, settings(), ec2), lambda: 1000.0
     )
 
 
