@@ -74,7 +74,7 @@ def test_explain_names_why_a_job_waits(site: Site) -> None:
 
 def test_others_see_their_own_only(site: Site) -> None:
     adas = site.submit("-p burst -C solo -c1 --mem=100 -t5 -J secret", "sleep 100")
-    bobs = site.submit("-p burst -C solo -c1 --mem=100 -t5", user="bob")
+    bobs = site.submit("-p burst -C solo -c1 --mem=100 -t5", "sleep 100", user="bob")
     site.wait_job(adas, ["RUNNING"])
 
     def seen(user: str) -> set[str]:
@@ -107,12 +107,16 @@ def test_broken_settings_leave_the_old_ones_in_force(site: Site) -> None:
     assert "did you mean 'keep_alive_s'" in said, said
     job = site.submit("-p burst -C solo -c1 --mem=100 -t5")
     site.wait_job(job)
+    site.wait_empty()
 
     site.write(CONFIG, good.replace("keep_alive_s = 2", "keep_alive_s = 60"))
     site.signal_burstd("HUP")
     site.wait(lambda: any(e["new"] == "reloaded" for e in events(site, "daemon")), 10, "they are taken")
     kept = lambda: any("of 60 s" in e["reason"] for e in events(site, "claim:") if e["new"] == "keep")  # noqa: E731
-    site.submit("-p burst -C solo -c1 --mem=100 -t5")
-    site.wait(kept, 60, "the new time is in force")
-    site.write(CONFIG, good)
-    site.signal_burstd("HUP")
+    try:
+        site.submit("-p burst -C solo -c1 --mem=100 -t5")
+        site.wait(kept, 60, "the new time is in force")
+    finally:
+        # The site is other tests' too.
+        site.write(CONFIG, good)
+        site.signal_burstd("HUP")
