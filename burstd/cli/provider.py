@@ -154,16 +154,18 @@ def _looked(burstd: Session, name: str, file: Path) -> Answer:
 def _findings(paper: Paper, answer: Answer, who: str) -> None:
     findings = answer["findings"]
     paper.line((f"Provider {answer['provider']}", "bold"), f", looked at by {who}, as user {answer['user']}:")
-    paper.table(("", "", "*"), [
-        (Text(*_MARKS[f["ok"]]), f["subject"], f["text"] + (f"\nRemedy: {f['remedy']}" if f["remedy"] else ""))
-        for f in findings
-    ])  # fmt: skip
+    paper.table(("", "*"), [(Text(*_MARKS[f["ok"]]), _told(f)) for f in findings])
     wrong, unclear = (sum(f["ok"] is state for f in findings) for state in (False, None))
     told = f", {plural(unclear, 'thing')} could not be told" if unclear else ""
     if wrong:
         paper.line((f"{plural(wrong, 'thing')} not ok{told}.", "bold red"))
     else:
         paper.line(("Nothing is known to be wrong" if unclear else "All is well", "bold"), f"{told}.")
+
+
+def _told(finding: Answer) -> Text:
+    text = Text.assemble((finding["subject"], "bold"), f": {finding['text']}")
+    return text.append(f"\nRemedy: {finding['remedy']}", "italic") if finding["remedy"] else text
 
 
 def _offers(paper: Paper, answer: Answer) -> None:

@@ -161,7 +161,7 @@ class Rights:
                     untried.append(action_of(operation))
         if untried:
             yield Finding(
-                ", ".join(untried), None, "burstd has nothing in the account now to try them on",
+                "rights not tried", None, f"{', '.join(untried)}: burstd has nothing in the account now to try them on",
                 f"compare the user's policy with the statement EndTheClustersOwn of {POLICY}, or check again with a "
                 "machine running",
             )  # fmt: skip

@@ -30,10 +30,10 @@ sky       down    never  none            0      0         gpu
 """
 CHECK = f"""\
 Provider sky, looked at by burstd, as user {ME}:
-ok      credentials  user burstd of account 7
-not ok  quota        room for no machine
-                     Remedy: ask for more
-?       terminate    no machine to try it on
+ok      credentials: user burstd of account 7
+not ok  quota: room for no machine
+        Remedy: ask for more
+?       terminate: no machine to try it on
 1 thing not ok, 1 thing could not be told.
 """
 
@@ -145,9 +145,9 @@ def test_before_the_first_start_burstctl_looks_itself(
     outcome = run("provider", "check", "moon", *words, "--config", str(settings), socket=absent)
     assert outcome.out == (
         f"Provider moon, looked at by burstctl itself, from {settings}, as user {ME}:\n"
-        "ok      settings  moon of ada in crater\n"
-        "not ok  images    basalt\n"
-        "                  Remedy: name another image\n"
+        "ok      settings: moon of ada in crater\n"
+        "not ok  images: basalt\n"
+        "        Remedy: name another image\n"
         "1 thing not ok.\n"
     )
     assert outcome.code == 1

@@ -86,16 +86,7 @@ def test_the_settings_are_right(tmp_path: Path) -> None:
 def test_the_check_finds_nothing_wrong_with_such_an_account(
     mock: Ec2Mock, account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner = boto3.client("ec2", **mock.client_words(account, REGION))
-    for port in (22, 6818):
-        owner.authorize_security_group_ingress(
-            GroupId=account.security_group, IpProtocol="tcp", FromPort=port, ToPort=port, CidrIp="10.0.0.0/16"
-        )
     user = mock.user(account, CLUSTER, policy_for(CLUSTER))
-    policy = share_path("config", "aws", "notices-queue-policy.json").read_text(encoding="utf-8")
-    boto3.client("sqs", **mock.client_words(account, REGION)).set_queue_attributes(
-        QueueUrl=user.queue, Attributes={"Policy": policy}
-    )
     things = {
         "subnet-": [*account.subnets.values()], "sg-": [account.security_group], "burstd-mysite-node": [user.role],
         "/burstd/mysite": [account.image_parameter], "https://sqs": [user.queue],
@@ -114,28 +105,34 @@ def test_the_commands_from_the_first_to_the_last(
     # Not by the environment: some services have it look elsewhere.
     wrapper.write_text(f'#!/bin/sh\nexec {PROGRAM} --endpoint-url {mock.url} "$@"\n', encoding="utf-8")
     wrapper.chmod(0o755)
-    blocks = [block.text for block in BLOCKS if block.text.startswith(TRIED)]
-    *setting_up, taking_away = blocks
-    made = 'printf "%s\\n" "$subnets" "$group" >/tmp/made'
-    script = "\n".join([*setting_up, made, taking_away])
-    script = script.replace(INSTALLED, str(share_path("config"))).replace("/tmp/", f"{tmp_path}/")  # noqa: S108
-    environment = {**mock.environment(account), "PATH": f"{wrapper.parent}:{Path(sys.executable).parent}:/usr/bin:/bin"}
-    done = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", script], env=environment, capture_output=True, text=True, check=False,
-        timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    subnets, group = (tmp_path / "made").read_text(encoding="utf-8").splitlines()
+    *setting_up, taking_away = [block.text for block in BLOCKS if block.text.startswith(TRIED)]
+
+    def run(*texts: str) -> None:
+        script = "\n".join(texts).replace(INSTALLED, str(share_path("config"))).replace("/tmp/", f"{tmp_path}/")  # noqa: S108
+        path = f"{wrapper.parent}:{Path(sys.executable).parent}:/usr/bin:/bin"
+        done = subprocess.run(
+            ["bash", "-eu", "-o", "pipefail", "-c", script], env={**mock.environment(account), "PATH": path},
+            capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run(*setting_up, "declare -p AWS_DEFAULT_REGION cluster subnets group queue >/tmp/made")
+    made = dict(
+        re.findall(r'^declare -\S+ (\w+)="(.*)"$', (tmp_path / "made").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     keys = (tmp_path / "aws.keys").read_text(encoding="utf-8").splitlines()
     assert keys[0] == "[default]"
     assert [line.partition(" = ")[0] for line in keys[1:]] == ["aws_access_key_id", "aws_secret_access_key"]
     policy = json.loads((tmp_path / "burstd-policy.json").read_text(encoding="utf-8"))
     assert policy == policy_for(CLUSTER)
-    user = mock.user(account, CLUSTER, policy)
+    # A user of the mock's own, for it knows no keys but those it gave; with the document's policy and things.
+    user = mock.user(account, "another", policy)
     things = {
-        "subnet-": subnets.split(), "sg-": [group], "burstd-mysite-node": ["burstd-mysite-node"],
-        "/burstd/mysite": [account.image_parameter], "https://sqs": [user.queue],
+        "subnet-": made["subnets"].split(), "sg-": [made["group"]], "/burstd/mysite": [account.image_parameter],
+        "https://sqs": [made["queue"]],
     }  # fmt: skip
     found = check(mock, user, tmp_path / "burstd.toml", things, monkeypatch)
-    # The queue is the mock's own, as nothing is left of the document's.
-    assert [f["subject"] for f in found.values() if f["ok"] is False] == ["queue burstd-mysite-notices"]
+    assert [f for f in found.values() if f["ok"] is False] == []
+    run(". /tmp/made", taking_away)
+    client = boto3.client("sqs", **mock.client_words(account, REGION))
+    assert made["queue"] not in client.list_queues().get("QueueUrls", [])
