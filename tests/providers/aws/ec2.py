@@ -65,7 +65,7 @@ class Ec2(Calls):
 
     def _call(self, service: str, operation: str, words: Mapping[str, Any], *, changes: bool) -> Mapping[str, Any]:
         assert service == "ec2"
-        assert operation.startswith("describe") is not changes
+        assert operation.startswith(("describe", "get")) is not changes
         validate(operation, words)
         self.said.append((operation, words))
         answers = self._answers[operation]
