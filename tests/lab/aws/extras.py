@@ -153,8 +153,9 @@ def describe_spot_price_history(world: World, words: Mapping[str, Any]) -> list[
             "SpotPrice": f"{price(kind) * SPOT_SHARE * (1 + 0.05 * (ord(here[-1]) - ord('a'))):.6f}",
             "Timestamp": datetime.fromtimestamp(int(time.time()) - 60, UTC),
         }
-        for kind, here in sorted(specs.offered(world.region))
-        if (not types or kind in types) and (not zones or here in zones)
+        for kind, here in sorted(
+            one for one in specs.offered(world.region) if one[0] in (types or one) and one[1] in (zones or one)
+        )
     ]  # fmt: skip
 
 
@@ -164,13 +165,14 @@ def describe_instance_type_offerings(world: World, words: Mapping[str, Any]) -> 
     given = lists.filters(words)
     if kind not in ("region", "availability-zone") or set(given) - {"location", "instance-type"}:
         raise Refused("InvalidParameterValue", f"The location type {kind} or one of the filters is invalid")
+    fits, here = lists.fitting(given.get("instance-type", ["*"])), lists.fitting(given.get("location", ["*"]))
     found = {
-        (one, where if kind == "availability-zone" else world.region) for one, where in specs.offered(world.region)
+        (one, zone if kind == "availability-zone" else world.region)
+        for one, zone in specs.offered(world.region)
+        if fits(one)
     }
     return [
-        {"InstanceType": one, "LocationType": kind, "Location": where}
-        for one, where in sorted(found)
-        if lists.fits([one], given.get("instance-type", ["*"])) and lists.fits([where], given.get("location", ["*"]))
+        {"InstanceType": one, "LocationType": kind, "Location": where} for one, where in sorted(found) if here(where)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import json
 import re
@@ -104,9 +105,16 @@ def filters(words: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def fits(values: Iterable[str], patterns: Sequence[str]) -> bool:
     """Whether one of the values fits one of the patterns. ``*`` and ``?`` are special, a backslash makes them plain."""
-    return any(_regex(pattern).fullmatch(value) for pattern in patterns for value in values)
+    return any(map(fitting(patterns), values))
 
 
+def fitting(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Tells of a value whether it fits one of the patterns."""
+    known = [_regex(pattern) for pattern in patterns]
+    return lambda value: any(one.fullmatch(value) for one in known)
+
+
+@functools.cache
 def _regex(pattern: str) -> re.Pattern[str]:
     parts = re.findall(r"\\.|.", pattern, re.DOTALL)
     special = {"*": ".*", "?": "."}

@@ -158,6 +158,8 @@ def main() -> None:
     print(f"listening on {given.host} {server.server_port}", flush=True)
     server.serve_forever(poll_interval=0.05)
     machines.close()
+    # It keeps nothing, and moto takes seconds to take its objects apart.
+    os._exit(0)
 
 
 if __name__ == "__main__":
