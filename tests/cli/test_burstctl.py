@@ -55,7 +55,18 @@ def test_status_fits_a_terminal(run: Run) -> None:
 @pytest.mark.parametrize("columns", [30, 50, 79, 132])
 @pytest.mark.parametrize(
     "words",
-    ["status", "node list --all", "node show gpu3", "job list", "job show 103", "explain 106", "event list", "plan"],
+    [
+        "status",
+        "node list --all",
+        "node show gpu3",
+        "job list",
+        "job show 103",
+        "explain 106",
+        "event list",
+        "plan",
+        "provider list",
+        "provider offers sandbox --all",
+    ],
 )
 def test_no_line_is_wider_than_the_window(run: Run, words: str, columns: int) -> None:
     outcome = run(*words.split(), columns=columns)
