@@ -69,18 +69,10 @@ def list_offers(
     answer = burstd.get(f"/providers/{name}/offers", {"all": str(every).lower()})
     if burstd.json:
         print_json(answer)
-        return
-    paper = Paper()
-    if not answer["ok"]:
-        known = f"; last known {ago(answer['last_known'], answer['now'])}" if answer["last_known"] else ""
-        paper.line(("down ", "bold red"), f"The offers of {name} cannot be read: {answer['error']}{known}")
-        raise typer.Exit(Code.UNREACHABLE)
-    if answer["offers"]:
-        _offers(paper, answer)
     else:
-        paper.line(f"{name} has no offer{'' if every else ' that a pool can use'}.")
-    if answer["hidden"]:
-        paper.note(f"and {plural(answer['hidden'], 'offer')} that no pool can use (--all)", "dim")
+        _page(Paper(), answer, every)
+    if not answer["ok"]:
+        raise typer.Exit(Code.UNREACHABLE)
 
 
 @app.command("check")
@@ -166,6 +158,19 @@ def _findings(paper: Paper, answer: Answer, who: str) -> None:
 def _told(finding: Answer) -> Text:
     text = Text.assemble((finding["subject"], "bold"), f": {finding['text']}")
     return text.append(f"\nRemedy: {finding['remedy']}", "italic") if finding["remedy"] else text
+
+
+def _page(paper: Paper, answer: Answer, every: bool) -> None:
+    name = answer["provider"]
+    if not answer["ok"]:
+        known = f"; last known {ago(answer['last_known'], answer['now'])}" if answer["last_known"] else ""
+        paper.line(("down ", "bold red"), f"The offers of {name} cannot be read: {answer['error']}{known}")
+    elif answer["offers"]:
+        _offers(paper, answer)
+    else:
+        paper.line(f"{name} has no offer{'' if every else ' that a pool can use'}.")
+    if answer["hidden"]:
+        paper.note(f"and {plural(answer['hidden'], 'offer')} that no pool can use (--all)", "dim")
 
 
 def _offers(paper: Paper, answer: Answer) -> None:

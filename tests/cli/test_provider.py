@@ -66,6 +66,8 @@ def test_offers_that_cannot_be_read(run: Run) -> None:
     assert (outcome.code, outcome.out) == (
         3, "down The offers of sky cannot be read: no answer from keystone within 10 s; last known 5 min ago\n"
     )  # fmt: skip
+    outcome = run("provider", "offers", "sky", "--json")
+    assert (outcome.code, json.loads(outcome.out)["ok"]) == (3, False)
 
 
 def test_what_the_daemon_found(run: Run, office: FakeOffice) -> None:
