@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from burstd.core.inputs import STAGING, Inputs
 from burstd.core.reasons import meaning
+from burstd.core.retry import begins_anew
 from burstd.model.job import Job, JobState
 from burstd.model.policy import Remark
 from burstd.model.snapshot import SlurmView, Snapshot
@@ -108,6 +109,7 @@ class _Counted:
     """Decides job by job how many tasks count; arrays share their throttle."""
 
     def __init__(self, snapshot: Snapshot, running: Counter[str]) -> None:
+        self._snapshot = snapshot
         self._now = snapshot.now
         self._bound = snapshot.bound
         self._taken = running
@@ -136,7 +138,8 @@ class _Counted:
             return f"it is {job.state.value.lower().replace('_', ' ')}"
         bound = job.id in self._bound or job.het_job_id in self._bound
         found = meaning(job.reason)
-        begun = job.reason == "BeginTime" and 0 < job.eligible <= self._now
+        # The machine of one that begins anew boots while Slurm keeps it from starting.
+        begun = begins_anew(job, self._snapshot) or (job.reason == "BeginTime" and 0 < job.eligible <= self._now)
         if job.eligible > self._now:
             self.look_at = min(self.look_at, job.eligible)
         data = self._inputs.of(job)
@@ -147,7 +150,7 @@ class _Counted:
             return f"{found.text} (Slurm: {job.reason})"
         if job.dependency:
             return f"it depends on another job ({job.dependency})"
-        if job.eligible > self._now:
+        if job.eligible > self._now and not begun:
             return f"its begin time is in {job.eligible - self._now:.0f} s"
         if job.reservation and not bound:
             return f"it asks for the reservation {job.reservation}, which has nodes of its own"

@@ -14,7 +14,7 @@ from burstd.core.gangs import place_gang
 from burstd.core.offers import Judged, candidates
 from burstd.core.packer import Outcome, Packer
 from burstd.core.pattern import Pattern, Patterns
-from burstd.core.spot import steady_first, wary, why_steady
+from burstd.core.retry import steady_first, wary, why_steady
 from burstd.core.wording import Wording
 from burstd.model.claim import Cause
 from burstd.model.offer import Offer

@@ -7,21 +7,22 @@ idle and its output off it (gate.py, lifecycle.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from burstd.core.notices import NOT_A_NODE, Told, to_write, told_of, words
+from burstd.core.retry import begins_anew
 from burstd.core.view import View
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.job import Job, JobState
-from burstd.model.offer import Offer
 from burstd.model.plan import Action, Drain, Interrupted, JobRun, Requeue, StartNow, Undrain
 from burstd.model.policy import Remark
 from burstd.model.provider import NoticeKind
-from burstd.model.snapshot import Snapshot
 
-REQUEUE_S = 130.0
-"""Slurm keeps a job that was requeued from starting for 121 s: a begin time later than this is somebody's wish."""
+CALM_S = 80.0
+"""So much of the 121 s for which Slurm keeps a requeued job may be spared.
+
+Slurm 24.11 kills a job that starts on a node of its last run within a second of its requeue (Job credential revoked),
+and a node's clock may be 30 s ahead. Meanwhile its next machine boots.
+"""
 _AT_WORK = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED})
 _GOING = frozenset({S.FAILED, S.LOST, S.TERMINATING})
 _BEFORE = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING})
@@ -115,10 +116,7 @@ def _starts(view: View) -> list[Action]:
     jobs = dict.fromkeys(
         job.het_job_id or job.id
         for job in (view.slurm.jobs if view.slurm and cut else ())
-        if job.state is JobState.PENDING
-        and job.reason == "BeginTime"
-        and view.now < job.eligible <= view.now + REQUEUE_S
-        and job.restarts - 1 in cut.get(job.id, ())
+        if view.now < job.eligible <= view.now + CALM_S and begins_anew(job, view.snapshot)
     )
     return [StartNow(tuple(jobs))] if jobs else []
 
@@ -144,27 +142,6 @@ def why_closed(claim: Claim, view: View) -> str:
     """Why the node of a claim is closed for a notice; empty: it bears none."""
     told = told_of(view.node(claim.slot))
     return f"its machine is taken back: {told.words}" if told is not None else ""
-
-
-def wary(snapshot: Snapshot, jobs: Iterable[str], limit: int) -> int:
-    """How often machines were taken from under one of these jobs, where that is often enough to avoid spot; else 0."""
-    if not limit or not snapshot.interruptions:
-        return 0
-    most = max((len(snapshot.interruptions.get(job, ())) for job in jobs), default=0)
-    return most if most >= limit else 0
-
-
-def steady_first(offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """On-demand offers first, else in their order."""
-    return tuple(sorted(offers, key=lambda offer: offer.spot))
-
-
-def why_steady(offers: tuple[Offer, ...], times: int) -> str:
-    """What is said of the choice for a job that has lost so many machines."""
-    if not times:
-        return ""
-    found = "on demand" if offers and not offers[0].spot else "spot, as the pool has no other offer now"
-    return f" ({found}: its machines were taken back {times} times)"
 
 
 def notice_remarks(view: View) -> tuple[Remark, ...]:

@@ -9,7 +9,7 @@ from burstd.core.demand import Ask
 from burstd.core.offers import Judged, free_slots_reason, why_none
 from burstd.core.packer import OPEN_TRUST_S, Outcome, Packer
 from burstd.core.pattern import Pattern, Patterns, Route
-from burstd.core.spot import steady_first, why_steady
+from burstd.core.retry import steady_first, why_steady
 from burstd.model.claim import ClaimState
 from burstd.model.snapshot import Snapshot
 

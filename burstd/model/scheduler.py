@@ -80,7 +80,8 @@ class Scheduler(Protocol):
     def start_now(self, job_ids: Collection[str]) -> None:
         """Sets the begin time of pending jobs to now: Slurm keeps a requeued one from starting for two minutes.
 
-        For one that is still COMPLETING it is in vain: Slurm sets the time when that is over.
+        For one that is still COMPLETING it is in vain: Slurm sets the time when that is over. One that then starts on
+        a node of its last run within a second of its requeue is killed by Slurm 24.11: wait longer than that.
         """
         ...
 

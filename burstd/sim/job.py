@@ -72,6 +72,8 @@ class SimJob:
     started: float = 0.0
     ended: float = 0.0
     restarts: int = 0
+    revoked: tuple[float, frozenset[str]] = (0.0, frozenset())
+    """When it was last requeued by burstd, and from which nodes."""
     end_alarm: Alarm | None = None
     limit_alarm: Alarm | None = None
     behind: float = 0.0

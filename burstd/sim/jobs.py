@@ -12,6 +12,9 @@ from burstd.sim.node import SimNode
 from burstd.sim.power import PowerSaving, SlurmConf
 from burstd.sim.queue import Queue, Shadow, cast_shadow, choose
 
+REVOKED_S = 2.0
+"""A job that was requeued is killed on a node of its last run for so long: "Job credential revoked" (Slurm 24.11)."""
+
 
 class Jobs:
     """All jobs. Ids are given as Slurm gives them; ``ended`` holds those that are over, in order."""
@@ -97,6 +100,7 @@ class Jobs:
         if not all(job.spec.requeue for job in jobs):
             raise ValueError("Requested operation is presently disabled")
         for job in jobs:
+            job.revoked = (self._clock.now(), frozenset(job.nodes))
             self._requeue(job, self._conf.requeue_delay_s)
 
     def start_now(self, jobs: Sequence[SimJob]) -> None:
@@ -226,6 +230,10 @@ class Jobs:
         if job.waiting_for:
             return
         now = self._clock.now()
+        requeued, nodes = job.revoked
+        if now - requeued < REVOKED_S and not nodes.isdisjoint(job.nodes):
+            self._end(job, JobState.FAILED)
+            return
         job.state, job.started, job.behind_start = JobState.RUNNING, now, now - self._clock.wall()
         job.end_alarm = self._clock.at(now + job.spec.run_s, lambda: self._ran(job))
         limit = self._clock.wall() + job.spec.time_limit_s

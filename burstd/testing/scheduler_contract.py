@@ -320,6 +320,7 @@ class SchedulerContract:
         assert all(60 < row.eligible - time.time() < 130 for row in rows)
         with pytest.raises(SchedulerRefused, match="pending"):
             scheduler.requeue_jobs([one])
+        until(lambda: all(row.eligible - time.time() < 117 for row in rows), "their credentials out of date")
         scheduler.start_now([one, task])
         until(lambda: running(cluster, one) and running(cluster, task), "both running again")
         with pytest.raises(SchedulerRefused):
@@ -335,6 +336,7 @@ class SchedulerContract:
         until(lambda: all(running(cluster, part) for part in parts), "the components running")
         scheduler.requeue_jobs([het])
         until(lambda: all((row := job(cluster, p)) and row.reason == "BeginTime" for p in parts), "Slurm's pause")
+        until(lambda: all((row := job(cluster, p)) and row.eligible - time.time() < 117 for p in parts), "some time")
         scheduler.start_now([het])
         until(lambda: all(running(cluster, part) for part in parts), "the components running again")
 
@@ -352,7 +354,7 @@ class SchedulerContract:
         assert node(cluster, slot).drained
         scheduler.resume([slot])
         assert (node(cluster, slot).drained, node(cluster, slot).powered_down) == (False, True)
-        assert self.up(cluster, 1) == [slot]
+        assert self.up(cluster, 1)[0] == slot
 
     def test_a_slot_is_powered_up_and_down_and_used_again(self, cluster: ClusterUnderTest) -> None:
         """Slurm calls its programs, and a machine makes the slot a node; also one that Slurm was not told of."""
