@@ -25,7 +25,7 @@ def site() -> Iterator[Site]:
         yield up
 
 
-def running(site: Site, job: str, but: str = "", timeout_s: float = 60.0) -> dict[str, str]:
+def running(site: Site, job: str, but: str = "", timeout_s: float = 90.0) -> dict[str, str]:
     """Waits until the job runs on a machine other than ``but``; the claim under it."""
 
     def claim() -> dict[str, str] | None:
@@ -68,7 +68,7 @@ def test_a_job_outlives_its_spot_machines(site: Site, figure: Callable[[str], No
         drained, requeued = taken_back(site, job, claim, number)
         who = "the machine alone" if number == 2 else "machine or queue"
         figure(f"notice to drained node, by {who}: {drained:.1f} s, to the requeue of its job: {requeued:.1f} s more")
-    site.wait_job(job, timeout_s=60)
+    site.wait_job(job, timeout_s=90)
     last = claims_of(site, job)[-1]
     assert last["offer"].endswith("/on-demand")
     planned = events(site, f"claim:{last['claim']}")[0]
