@@ -13,7 +13,7 @@ from burstd.model.errors import BadRequest, CloudUnavailable, NotFound, Provider
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Leftover
 from providers.aws.leftovers import Leftovers
 from providers.aws.placement import TAG_MADE
-from tests.providers.aws.ec2 import CLUSTER, Ec2, settings
+from tests.providers.aws.ec2 import CLUSTER, Answer, Ec2, settings
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -64,11 +64,9 @@ class Account(Ec2):
     """Holds these things, gives them in pages of three, and heeds filters for ids only."""
 
     def __init__(self, *things: Thing) -> None:
-        super().__init__(
-            **{one: [partial(self._list, one)] for one in LISTS},
-            **{one: [self._end] for one in ENDS},
-            describe_instances=[self._alive],
-        )
+        answers: dict[str, list[Answer]] = {one: [partial(self._list, one)] for one in LISTS}
+        answers |= {one: [self._end] for one in ENDS}
+        super().__init__(describe_instances=[self._alive], **answers)
         self.things = list(things)
         self.machines: list[Thing] = []
         self.errors: dict[str, ProviderError] = {}
