@@ -87,7 +87,7 @@ class Ec2Mock:
         ]
         self._log = log
         self._process: subprocess.Popen[str] | None = None
-        self._http = httpx.Client(timeout=30.0)
+        self._http: httpx.Client | None = None
         self.url = ""
         """Of all services; known once it is started."""
 
@@ -114,7 +114,9 @@ class Ec2Mock:
 
     def stop(self) -> None:
         """Ends the process, by its id, and what stands behind it."""
-        self._http.close()
+        if self._http is not None:
+            self._http.close()
+            self._http = None
         if self._process is None:
             return
         self._process.terminate()
@@ -208,6 +210,8 @@ class Ec2Mock:
         self._ask("halt", account=account.number, instance_id=instance_id)
 
     def _ask(self, name: str, **words: Any) -> Any:
+        if self._http is None:
+            self._http = httpx.Client(timeout=30.0)
         answer = self._http.post(f"{self.url}/_lab/{name}", json=words)
         if answer.is_error:
             raise ValueError(f"the mock of EC2 refused {name}: {answer.text}")
