@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from burstd.model.errors import AuthFailed, ProviderError
 from burstd.model.offer import Offer
-from burstd.model.provider import Finding
+from burstd.model.provider import Finding, Quota
 from providers.aws.calls import Calls
 from providers.aws.catalog import Catalog, InstanceType
 from providers.aws.check_network import Network
@@ -121,7 +121,7 @@ def reservations(settings: AwsSettings, calls: Calls, network: Network) -> Itera
 
 
 def quotas(quotas: Quotas, there: Sequence[InstanceType]) -> Iterator[Finding]:
-    """Each limit that bears on the types, and how many of the largest one there is room for."""
+    """Each limit that bears on the types, and how many of the largest and the smallest there is room for."""
     try:
         limits = quotas.read()
     except ProviderError as error:
@@ -130,24 +130,29 @@ def quotas(quotas: Quotas, there: Sequence[InstanceType]) -> Iterator[Finding]:
     for limit in limits:
         families, spot = told(limit.name) or (frozenset(), False)
         bearing = [k for k in there if covers(families, k.name) and (k.spot if spot else k.on_demand)]
-        largest = max(bearing, key=lambda kind: (kind.vcpus, kind.name), default=None)
-        text = f"{limit.used} of {limit.limit} {limit.unit} in use"
-        if largest is None:
-            yield Finding(f"quota {limit.name}", True, text)
-            continue
-        room = max(limit.limit - limit.used, 0) // largest.vcpus
-        text += f", room for {room} {largest.name} ({largest.vcpus} each)"
-        if limit.limit < largest.vcpus:
-            yield Finding(
-                f"quota {limit.name}", False, text,
-                f"ask for an increase: aws service-quotas list-service-quotas --service-code ec2 --query "
-                f"\"Quotas[?QuotaName=='{limit.name}'].QuotaCode\", then aws service-quotas "
-                f"request-service-quota-increase --service-code ec2 --quota-code CODE --desired-value {largest.vcpus}",
-            )  # fmt: skip
-        elif room == 0:
-            yield Finding(f"quota {limit.name}", None, f"{text}: all is taken now")
-        else:
-            yield Finding(f"quota {limit.name}", True, text)
+        yield _quota(limit, sorted(bearing, key=lambda kind: (kind.vcpus, kind.name)))
+
+
+def _quota(limit: Quota, bearing: Sequence[InstanceType]) -> Finding:
+    """``bearing`` are the types that it bears on, smallest first."""
+    subject, text = f"quota {limit.name}", f"{limit.used} of {limit.limit} {limit.unit} in use"
+    if not bearing:
+        return Finding(subject, True, text)
+    smallest, largest = bearing[0], bearing[-1]
+    free = max(limit.limit - limit.used, 0)
+    text += f", room for {free // largest.vcpus} {largest.name} ({largest.vcpus} each)"
+    if smallest.vcpus < largest.vcpus:
+        text += f" or {free // smallest.vcpus} {smallest.name}"
+    if limit.limit < smallest.vcpus:
+        return Finding(
+            subject, False, text,
+            "ask for an increase: aws service-quotas list-service-quotas --service-code ec2 --query "
+            f"\"Quotas[?QuotaName=='{limit.name}'].QuotaCode\", then aws service-quotas "
+            f"request-service-quota-increase --service-code ec2 --quota-code CODE --desired-value {largest.vcpus}",
+        )  # fmt: skip
+    if free < smallest.vcpus:
+        return Finding(subject, None, f"{text}: all is taken now")
+    return Finding(subject, True, text)
 
 
 def notices(settings: AwsSettings, calls: Calls) -> Iterator[Finding]:

@@ -253,19 +253,21 @@ def test_closed_ports_and_a_queue_that_nobody_may_fill(mock: Ec2Mock) -> None:
 @pytest.mark.parametrize(
     ("limit", "used", "ok", "text"),
     [
-        (0, 0, False, "room for 0 p5.48xlarge"),
+        (0, 0, False, "room for 0 p5.48xlarge (192 each) or 0 p3.2xlarge"),
+        (64, 0, True, "room for 0 p5.48xlarge (192 each) or 8 p3.2xlarge"),
         (384, 0, True, "room for 2 p5.48xlarge"),
-        (384, 300, None, "all is taken"),
+        (384, 380, None, "all is taken now"),
     ],
 )
 def test_quotas_are_told_in_machines(limit: int, used: int, ok: bool | None, text: str) -> None:
-    kind = InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", 32, 32, 0, spot=False, bare_metal=False)
+    large = InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", 32, 32, 0, spot=False, bare_metal=False)
 
     class Limits:
         def read(self) -> list[Quota]:
             return [Quota("Running On-Demand P instances", limit, used, "vCPUs")]
 
-    (finding,) = check_supply.quotas(Limits(), [kind])  # type: ignore[arg-type]
+    kinds = [large, replace(large, name="p3.2xlarge", vcpus=8), replace(large, name="c5.large", vcpus=2)]
+    (finding,) = check_supply.quotas(Limits(), kinds)  # type: ignore[arg-type]
     assert (finding.ok, text in finding.text) == (ok, True)
     assert ("request-service-quota-increase" in finding.remedy) == (ok is False)
 
