@@ -86,6 +86,7 @@ class Account(Ec2):
 
     def _alive(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
         given = {one["Name"]: one["Values"] for one in words["Filters"]}
+        assert sum(map(len, given.values())) <= 200
         assert "terminated" not in given["instance-state-name"]
         assert "shutting-down" in given["instance-state-name"]
         names = given.get("placement-group-name")
@@ -165,6 +166,12 @@ def test_calls_grow_with_pages_and_not_with_things() -> None:
     assert account.count("describe_placement_groups") == 1
     assert account.count("describe_instances") == 2
     assert account.count("describe_network_interfaces") == account.count("describe_launch_templates") == 1
+
+
+def test_more_placement_groups_than_a_filter_takes() -> None:
+    account = Account(*(group(f"g{n}") for n in range(200)))
+    account.machines = [{"InstanceId": "i-1", "Placement": {"GroupName": "g199"}}]
+    assert listed(account) == [f"g{n}" for n in range(199)]
 
 
 def test_a_page_that_fails_is_no_end_of_the_list() -> None:
