@@ -24,13 +24,13 @@ check:
 	"$$venv/bin/ruff" format --check .
 	"$$venv/bin/mypy"
 	"$$venv/bin/lint-imports"
-	"$$venv/bin/python" -m pytest -q -m "not boxes and not slurm and not crash"
+	"$$venv/bin/python" -m pytest -q -m "not boxes and not slurm and not crash and not clouds"
 
 test:
 	@venv=$$(tests/lab/setup.sh boxes)
 	$(MAKE) --no-print-directory check
-	"$$venv/bin/python" -m pytest -q -m "crash and not boxes and not slurm"
-	"$$venv/bin/python" -m pytest -m "boxes or slurm" --durations=15
+	"$$venv/bin/python" -m pytest -q -m "crash and not boxes and not slurm and not clouds"
+	"$$venv/bin/python" -m pytest -n 2 --dist loadfile -m "boxes or slurm or clouds" --durations=15
 
 clean:
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

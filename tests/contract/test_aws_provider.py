@@ -34,6 +34,8 @@ from providers.aws.provider import AwsProvider
 from tests.lab.aws.mock import THROTTLED, Ec2Mock
 from tests.lab.aws.world import AwsWorld
 
+pytestmark = pytest.mark.clouds
+
 
 @pytest.fixture(scope="module")
 def mock() -> Iterator[Ec2Mock]:

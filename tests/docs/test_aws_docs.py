@@ -21,6 +21,8 @@ from tests.docs.blocks import shell_blocks
 from tests.lab.aws.mock import Account, Ec2Mock, User, policy_for
 from tests.lab.programs import PROJECT
 
+pytestmark = pytest.mark.clouds
+
 DOCUMENT = PROJECT / "docs" / "providers" / "aws.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 BLOCKS = shell_blocks(DOCUMENT)

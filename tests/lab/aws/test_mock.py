@@ -15,6 +15,8 @@ from botocore.exceptions import ClientError
 from tests.lab.aws.iam import Need, Policy
 from tests.lab.aws.mock import Account, Ec2Mock, policy_for
 
+pytestmark = pytest.mark.clouds
+
 TAGS = [{"Key": "burstd-cluster", "Value": "ours"}]
 
 

@@ -218,6 +218,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Calls, Catalog]]:
         made.close()
 
 
+@pytest.mark.clouds
 def test_by_boto3_in_pages(calls: tuple[Calls, Catalog]) -> None:
     made, catalog = calls
     offers = {offer.id: offer for offer in catalog.offers()}

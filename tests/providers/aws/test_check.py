@@ -19,6 +19,8 @@ from providers.aws.quotas import Quotas
 from providers.aws.settings import AwsSettings
 from tests.lab.aws.mock import Account, Ec2Mock, User, policy_for
 
+pytestmark = pytest.mark.clouds
+
 CLUSTER = "ada"
 POLICY = policy_for(CLUSTER)
 SIDS = [one["Sid"] for one in POLICY["Statement"]]
