@@ -79,11 +79,11 @@ def _jobs(view: View) -> list[Action]:
     losses: dict[str, list[JobRun]] = {}
     done: set[str] = set()
     for job in view.slurm.jobs if view.slurm else ():
-        run = _run(job, view) if job.state in _AT_WORK else None
-        if run is None or run.job_id in done:
-            continue
         taken = [slot for slot in job.node_list if slot in gone]
         cut = [slot for slot in job.node_list if slot in ending]
+        if job.state not in _AT_WORK or not (taken or cut) or (job.het_job_id or job.id) in done:
+            continue
+        run = _run(job, view)
         if taken and job.restarts not in view.snapshot.interruptions.get(job.id, frozenset()):
             losses.setdefault(f"spot machine of {taken[0]} is gone", []).append(run)
         elif cut and (run.job_id, run.number) not in view.snapshot.progress.requeued:

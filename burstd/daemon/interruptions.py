@@ -34,6 +34,8 @@ class Interruptions:
 
     def of(self, jobs: Sequence[Job]) -> Mapping[str, frozenset[int]]:
         """The runs that were cut short, of those jobs that were started before. Reads what is not known so far."""
+        if not jobs:
+            return {}
         here = {job.id for job in jobs}
         self._runs = {job: runs for job, runs in self._runs.items() if job in here}
         words = {job.het_job_id or job.id for job in jobs} if self._memory.requeued else set()
