@@ -1,19 +1,20 @@
 """From sbatch to a job on EC2 and back to an empty account: the real provider, the mock's API, a box for each instance.
 
-Each test has a pool, and types of instances, of its own. The job that has to wait for a time limit begins first, and is
-looked at last. Beside the site's machines the account holds a neighbour's, which nobody may touch.
+Each test has a pool, and types of instances, of its own. The jobs that have to wait for a time limit begin first, and
+are looked at last. Beside the site's machines the account holds a neighbour's, which nobody may touch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Gres, Shape
-from tests.e2e.sites import QUICK, claims_of, events, restarts
+from tests.e2e.sites import QUICK, TELL, claims_of, events, restarts, told
 from tests.lab.aws.site import AwsSite
 from tests.lab.remains import remains
 
@@ -24,6 +25,8 @@ TYPES = {
     "spot": ("m5.large",),
 }  # fmt: skip
 """By pool; the first is the cheapest."""
+Things = dict[str, Mapping[str, Any]]
+"""By id, as EC2 describes them."""
 SCRIPT = """#!/bin/sh
 #BURST stage_in data as set
 #BURST stage_out . to results
@@ -40,10 +43,10 @@ def _pool(name: str) -> Pool:
     return Pool(name, (f"{name}1", f"{name}2"), ("burst",), Shape(2, 1000, gres, frozenset({name})), (rule,))
 
 
-def things(site: AwsSite) -> dict[str, Mapping[str, Any]]:
+def things(site: AwsSite) -> Things:
     """Everything in the account that costs money or may be left behind, by id; ended instances and requests not."""
     with site.ec2() as ec2:
-        found: dict[str, Mapping[str, Any]] = {}
+        found: Things = {}
 
         def pages(operation: str, key: str, id_key: str) -> None:
             for page in ec2.get_paginator(operation).paginate():
@@ -102,7 +105,7 @@ def site() -> Iterator[AwsSite]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def theirs(site: AwsSite) -> dict[str, Mapping[str, Any]]:
+def theirs(site: AwsSite) -> Things:
     """What the account holds before burstd does anything: another burstd's things, and things with names like ours."""
     with site.ec2() as ec2:
         somebodys(ec2, site, "another", {"burstd-cluster": "lab2", "burstd-claim": "theirs"})
@@ -112,12 +115,15 @@ def theirs(site: AwsSite) -> dict[str, Mapping[str, Any]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def pair(site: AwsSite, theirs: dict[str, Mapping[str, Any]]) -> str:
-    """Two nodes, or none, where each zone has room for one. After it failed the type rests for a minute."""
+def pair(site: AwsSite, theirs: Things) -> str:
+    """Asks for two nodes where each zone has room for one; when it was refused, there is room, and a minute's rest."""
     zones = site.account.subnets
     site.faults(cap={f"c5n.large@{zone}": 1 for zone in zones})
-    job = site.submit("-p burst -C pair -N2 --exclusive -t5", "srun hostname | sort > /tmp/hosts; cat /tmp/hosts")
+    job = site.submit("-p burst -C pair -N2 --exclusive -t5", TELL % "srun hostname | sort | xargs")
     site.wait(lambda: _refused(site, job) >= 2, 30, "the pair is refused")
+    assert instances(site, "pair") == [], "not even for a moment"
+    assert site.api("/v1/bill")["lines"] == []
+    site.faults(cap={f"c5n.large@{zone}": 2 for zone in zones})
     return job
 
 
@@ -131,6 +137,37 @@ def submit(site: AwsSite, name: str, script: str = "true") -> str:
 
 def types_of(site: AwsSite, pool: str) -> list[str]:
     return [one["InstanceType"] for one in instances(site, pool)]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A job on a spot machine."""
+
+    job: str
+    instance: str
+
+
+@pytest.fixture(scope="module")
+def spot(site: AwsSite) -> Spot:
+    """It runs."""
+    job = submit(site, "spot", "sleep $((SLURM_RESTART_COUNT ? 0 : 100))")
+    site.wait_job(job, ["RUNNING"])
+    (machine,) = instances(site, "spot")
+    assert machine["InstanceLifecycle"] == "spot"
+    return Spot(job, machine["InstanceId"])
+
+
+def test_a_running_machine_with_all_its_things(site: AwsSite, theirs: Things, spot: Spot) -> None:
+    made = {thing.partition("-")[0] for thing in things(site).keys() - theirs.keys()}
+    assert made >= {"i", "vol", "eni", "lt", "sir"}, "what is looked for in the end"
+    assert "ec2:TerminateInstances: allowed" in site.burstctl("provider", "check", "aws").stdout
+
+
+def test_a_spot_machine_is_drained_when_its_own_metadata_says_that_it_ends(site: AwsSite, spot: Spot) -> None:
+    site.interrupt(spot.instance, notice_s=30)
+    slot = site.job(spot.job)["NodeList"]
+    site.wait(lambda: "interruption" in site.cluster.sh(f"sinfo -hN -n {slot} -o %E"), 20, "the node's reason")
+    site.wait(lambda: site.job(spot.job)["Restarts"] == "1", 30, "Slurm has requeued the job")
 
 
 def test_from_sbatch_to_an_empty_account(site: AwsSite) -> None:
@@ -165,7 +202,7 @@ def test_a_lost_answer_and_a_death_make_one_machine(site: AwsSite) -> None:
     job = submit(site, "lost")
     site.wait(lambda: site.calls()["CreateFleet"] > before, 20, "the fleet is asked for")
     site.kill_burstd("KILL")
-    assert len(instances(site, "lost")) == 1, "it was made, and nobody heard of it"
+    site.wait(lambda: len(instances(site, "lost")) == 1, 5, "it was made, and nobody heard of it")
     site.start_burstd()
     site.wait_job(job)
     (machine,) = instances(site, "lost")
@@ -174,35 +211,26 @@ def test_a_lost_answer_and_a_death_make_one_machine(site: AwsSite) -> None:
     assert site.calls()["CreateFleet"] > before + 1, "it was asked for again"
 
 
-def test_a_spot_machine_that_is_taken_back(site: AwsSite) -> None:
-    """Its own metadata tells; the node says why in Slurm, and the job begins anew on another machine."""
-    job = submit(site, "spot", "sleep $((SLURM_RESTART_COUNT ? 0 : 100))")
-    site.wait_job(job, ["RUNNING"])
-    (first,) = instances(site, "spot")
-    assert first["InstanceLifecycle"] == "spot"
-    site.interrupt(first["InstanceId"], notice_s=30)
-    slot = site.job(job)["NodeList"]
-    site.wait(lambda: "interruption" in site.cluster.sh(f"sinfo -hN -n {slot} -o %E"), 20, "the node's reason")
-    site.wait(lambda: site.job(job)["Restarts"] == "1", 30, "Slurm has requeued the job")
-    site.wait_job(job)
+def test_the_job_of_the_spot_machine_begins_anew(site: AwsSite, spot: Spot) -> None:
+    """Slurm keeps it for a while; the machine that it had is gone."""
+    site.wait_job(spot.job)
     old, new = instances(site, "spot")
-    assert old["InstanceId"] == first["InstanceId"] != new["InstanceId"]
+    assert old["InstanceId"] == spot.instance != new["InstanceId"]
     assert old["State"]["Name"] == "terminated"
 
 
 def test_two_nodes_or_none(site: AwsSite, pair: str) -> None:
-    assert instances(site, "pair") == [], "not even for a moment"
-    bill = site.api("/v1/bill", group="job")
-    assert pair not in [line["key"] for line in bill["lines"]], "nothing was paid for it"
-    site.faults(cap={f"c5n.large@{zone}": 2 for zone in site.account.subnets})
+    """First none (see ``pair``), then both, close to each other."""
     site.wait_job(pair, timeout_s=120)
+    (hosts,) = told(site, pair)
+    assert len(set(hosts.split())) == 2, hosts
     first, second = instances(site, "pair")
     assert first["Placement"]["AvailabilityZone"] == second["Placement"]["AvailabilityZone"]
     assert first["Placement"]["GroupName"] == second["Placement"]["GroupName"] != ""
-    assert len({one["InstanceId"] for one in (first, second)}) == 2
 
 
-def test_in_the_end_only_the_neighbours_things_are_left(site: AwsSite, theirs: dict[str, Mapping[str, Any]]) -> None:
+def test_in_the_end_only_the_neighbours_things_are_left(site: AwsSite, theirs: Things) -> None:
     site.wait_empty()
     site.wait(lambda: things(site).keys() <= theirs.keys(), 60, "nothing of ours is left")
     assert things(site) == theirs
+    assert "UnauthorizedOperation" not in site.said(), "the policy that burstd ships is enough"
