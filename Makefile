@@ -24,12 +24,12 @@ check:
 	"$$venv/bin/ruff" format --check .
 	"$$venv/bin/mypy"
 	"$$venv/bin/lint-imports"
-	"$$venv/bin/python" -m pytest -q -m "not boxes and not slurm and not crash and not clouds"
+	"$$venv/bin/python" -m pytest -q -n 2 -m "not boxes and not slurm and not crash and not clouds"
 
 test:
 	@venv=$$(tests/lab/setup.sh boxes)
 	$(MAKE) --no-print-directory check
-	"$$venv/bin/python" -m pytest -q -m "crash and not boxes and not slurm and not clouds"
+	"$$venv/bin/python" -m pytest -q -n 2 -m "crash and not boxes and not slurm and not clouds"
 	"$$venv/bin/python" -m pytest -n 2 --dist loadfile -m "boxes or slurm or clouds" --durations=15
 
 clean:

@@ -13,6 +13,8 @@ from burstd.sim.job import JobSpec
 from tests.crash.clouds import SimKit
 from tests.crash.world import World
 
+pytestmark = pytest.mark.crash
+
 THREE = JobSpec(run_s=300, nodes=3, exclusive=True)
 
 

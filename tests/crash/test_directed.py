@@ -16,6 +16,8 @@ from burstd.store import Store, StoreLocked
 from tests.crash.workers import Delay
 from tests.crash.world import ADMINS, KEEP_ALIVE_S, SLOTS, SLURM, SLURM_PATIENT, TUNING, World
 
+pytestmark = pytest.mark.crash
+
 JOB = JobSpec(run_s=300, time_limit_s=20 * 3600)
 RUNNING, COMPLETED, PENDING = JobState.RUNNING, JobState.COMPLETED, JobState.PENDING
 
