@@ -7,6 +7,8 @@ A step that Slurm does not answer is left: the next loop plans it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import groupby
 
 import structlog
 
@@ -99,8 +101,12 @@ class Executor:
         self._launcher.make(a for a in plan.actions if isinstance(a, MakeClaim))
         changed = sum(isinstance(a, MakeClaim) for a in plan.actions)
         self._launcher.again(a for a in plan.actions if isinstance(a, Launch))
-        for action in plan.actions:
-            changed += self._do(action)
+        for records, actions in groupby(plan.actions, lambda action: isinstance(action, Move | Learn)):
+            # One flush to the disk for all that is only written down: a thousand would keep the loop for seconds.
+            with self._store.batch() if records else nullcontext():
+                changed += sum(map(self._do, actions))
+        if any(isinstance(action, Move) and action.new is S.GONE for action in plan.actions):
+            self._forget_machines()
         return changed
 
     def _do(self, action: Action) -> int:
@@ -239,8 +245,6 @@ class Executor:
             self._memory.ended.discard(claim.id)
         if action.new not in (S.PROVING, S.BOOTING):
             self._memory.forget_proof(claim.id)
-        if action.new is S.GONE:
-            self._forget_machines()
         return 1
 
     def _forget_machines(self) -> None:
