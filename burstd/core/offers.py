@@ -49,6 +49,7 @@ BACKOFF: dict[str, _Backoff] = {
     "quota": _Backoff(_TYPE_AND_MARKET, 60, 3600),
     "rate": _Backoff(_PROVIDER, 15, 600),
     "auth": _Backoff(_PROVIDER, 60, 1800),
+    "denied": _Backoff(_TYPE_AND_MARKET, 60, 1800),
     "unavailable": _Backoff(_PROVIDER, 30, 600),
     "request": _Backoff(_TYPE, 300, 4 * 3600),
     "image": _Backoff(_TYPE, 300, 4 * 3600),
@@ -61,7 +62,19 @@ OTHERS = 30
 _BOOT = _Backoff(_PLACE_AND_TYPE, 120, 3600)
 """Every other cause (boot, boot_timeout, proof, node_down ...): this place does not bring up this type."""
 BY_LAUNCH = frozenset(
-    {"capacity", "quota", "rate", "auth", "unavailable", "request", "image", "user_data", "notfound", "unknown"}
+    {
+        "capacity",
+        "quota",
+        "rate",
+        "auth",
+        "denied",
+        "unavailable",
+        "request",
+        "image",
+        "user_data",
+        "notfound",
+        "unknown",
+    }
 )
 """Causes that a launch which was carried out disproves; the others are disproved by a node that is ready."""
 

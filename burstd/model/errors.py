@@ -52,6 +52,12 @@ class AuthFailed(ProviderError):
     cause = "auth"
 
 
+class NotAllowed(AuthFailed):
+    """The credentials are good and lack a right for what was asked, which need not be so for another type or market."""
+
+    cause = "denied"
+
+
 class NotFound(ProviderError):
     """The thing named is not (or not yet) there."""
 
