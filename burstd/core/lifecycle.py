@@ -14,7 +14,8 @@ from burstd.core.tuning import Tuning
 from burstd.core.view import View
 from burstd.model.claim import Cause, Claim
 from burstd.model.claim import ClaimState as S
-from burstd.model.instance import InstanceState
+from burstd.model.instance import Instance, InstanceState
+from burstd.model.offer import Offer
 from burstd.model.plan import (
     Action,
     Launch,
@@ -29,7 +30,7 @@ from burstd.model.plan import (
     Terminate,
 )
 from burstd.model.provider import Idempotency
-from burstd.model.snapshot import Unavailable
+from burstd.model.snapshot import CloudView, Unavailable
 
 ABSENT_TIMES = 2
 ABSENT_S = 10.0
@@ -114,11 +115,11 @@ def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         if instance.state is InstanceState.ERROR:
             return [
                 Move(claim.id, S.LAUNCHING, S.FAILED, sentence("the cloud could not build it", instance.error),
-                     error="boot", instance_id=instance.id)
+                     error="boot", instance_id=instance.id, offer=_given(claim, instance, cloud))
             ]  # fmt: skip
         return [
             Move(claim.id, S.LAUNCHING, S.BOOTING, f"instance {instance.id} exists",
-                 instance_id=instance.id, address=instance.address)
+                 instance_id=instance.id, address=instance.address, offer=_given(claim, instance, cloud))
         ]  # fmt: skip
     if gone := lost(claim, view):
         return [gone]
@@ -130,6 +131,15 @@ def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if cloud.idempotency is not Idempotency.SETTLE or settled:
         return [Launch(claim.id, "the answer to the launch was lost, the same request is sent again")]
     return []
+
+
+def _given(claim: Claim, instance: Instance, cloud: CloudView) -> Offer | None:
+    """The offer that a machine is of, found without its launch's answer, where it is not the one asked for first."""
+    where = (instance.zone, instance.instance_type, instance.spot)
+    asked = claim.offer
+    if where == (asked.zone, asked.instance_type, asked.spot) or isinstance(cloud.offers, Unavailable):
+        return None
+    return next((o for o in cloud.offers if (o.zone, o.instance_type, o.spot) == where), None)
 
 
 def sentence(text: str, detail: str) -> str:
@@ -275,14 +285,18 @@ def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     busy = claim.id in view.snapshot.progress.busy
     if instance is not None and not claim.instance_id:
         # The launch was given up for want of an answer, and went through all the same: it is to be paid for.
-        return [*off, Learn(claim.id, instance.address, instance.id)]
+        return [*off, Learn(claim.id, instance.address, instance.id, _given(claim, instance, cloud))]
     if instance is not None and instance.state is not InstanceState.TERMINATED:
         return off if busy else [*off, Terminate((claim.id,), claim.reason)]
     if instance is None and claim.instance_id and claim.id not in view.snapshot.progress.ended:
         # What a cloud does not list may run, and cost, all the same: its end is asked for by the id that is known.
         return off if busy else [*off, Terminate((claim.id,), claim.reason)]
     asked = max(claim.since, (claim.launch_called or 0.0) + cloud.settle_s)
-    if min(cloud.listed, cloud.swept) <= asked or isinstance(cloud.leftovers, Unavailable):
+    if cloud.listed <= asked:
+        return off
+    unread = isinstance(cloud.leftovers, Unavailable)
+    # Where leftovers cannot be read the slot does not wait for ever: they are found later, as nobody's.
+    if (view.now - claim.since < tuning.orphan_grace_s) if unread else cloud.swept <= asked:
         return off
     leftovers = view.leftovers.get(claim.id, ())
     if leftovers:
@@ -290,7 +304,8 @@ def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     node = view.node(claim.slot)
     told = node is None or node.powered_down or bool(node.flags & {"POWERING_DOWN", "POWER_DOWN"})
     if view.slurm is not None and told:
-        return [Move(claim.id, S.TERMINATING, S.GONE, "the cloud lists neither instance nor leftovers")]
+        why = "no instance; its leftovers cannot be listed" if unread else "neither instance nor leftovers"
+        return [Move(claim.id, S.TERMINATING, S.GONE, f"the cloud lists {why}")]
     return off
 
 

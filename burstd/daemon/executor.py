@@ -58,6 +58,7 @@ log = structlog.get_logger(__name__)
 
 
 REGISTER_EVERY_S = 2.0
+_YOUNG = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING})
 
 
 class Executor:
@@ -215,7 +216,10 @@ class Executor:
     def _learn(self, action: Learn) -> int:
         claim = self._store.claim(action.claim_id)
         since = claim.launch_called if claim.billed_from is None else claim.billed_from
-        self._store.touch(claim.id, address=action.address, instance_id=action.instance_id, billed_from=since)
+        self._store.touch(
+            claim.id, address=action.address, instance_id=action.instance_id, billed_from=since,
+            offer=action.offer or claim.offer,
+        )  # fmt: skip
         return 1
 
     def _move(self, action: Move) -> int:
@@ -229,6 +233,8 @@ class Executor:
             fields["instance_id"] = action.instance_id
         if action.address:
             fields["address"] = action.address
+        if action.offer is not None:
+            fields["offer"] = action.offer
         now = self._clock.now()
         if action.new is S.BOOTING and claim.billed_from is None:
             fields["billed_from"] = claim.launch_called or now
@@ -239,6 +245,9 @@ class Executor:
         self._store.move(claim.id, action.old, action.new, reason, **fields)
         if action.new is S.FAILED and action.error != BY_SETTINGS:
             self._trust.broke(claim.offer, action.error, reason)
+        if action.new is S.LOST and action.old in _YOUNG:
+            # A cloud that ends machines before they are nodes would be asked for ever.
+            self._trust.broke(claim.offer, "interrupted" if claim.offer.spot else "boot", reason)
         if action.new is S.READY:
             self._trust.worked(claim.offer, ready=True)
         if action.new is S.GONE:

@@ -12,7 +12,7 @@ from burstd.daemon.workers import Workers
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.clock import Clock
-from burstd.model.errors import BurstdError, OutcomeUnknown, ProviderError, RateLimited, TokenSpent
+from burstd.model.errors import BurstdError, CloudUnavailable, OutcomeUnknown, ProviderError, RateLimited, TokenSpent
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance
 from burstd.model.offer import Offer, Pool
 from burstd.model.plan import Launch, MakeClaim
@@ -22,6 +22,8 @@ from burstd.store import Store
 log = structlog.get_logger(__name__)
 
 _NOT_SAID = OutcomeUnknown("the provider did not say")
+THROTTLED_S = 30.0
+"""A request that a cloud does not take up for so long is given up for the next offer."""
 
 
 class Launcher:
@@ -102,12 +104,10 @@ class Launcher:
         def done(result: Sequence[LaunchRequest | ProviderError] | Exception) -> None:
             self._memory.calling.difference_update(request.claim_id for request in requests)
             if isinstance(result, Exception) and not isinstance(result, ProviderError):
-                # Nothing was asked for: they are PLANNED, and are taken up again after a pause.
                 log.error("provider broke while preparing a launch", provider=name, exc_info=result)
-                for request in requests:
-                    self._memory.back_off(request.claim_id, self._clock.now())
-                return
-            answers = [result] * len(requests) if isinstance(result, Exception) else result
+                # Nothing was asked for; the next offer is tried, and this cloud again after a while.
+                result = CloudUnavailable(f"the provider broke while it prepared the launch: {result!r}")
+            answers = [result] * len(requests) if isinstance(result, ProviderError) else result
             ready = []
             with self._store.batch():
                 for request, answer in zip(requests, answers, strict=True):
@@ -176,7 +176,8 @@ class Launcher:
         if claim.state is not S.LAUNCHING:
             # A listing was faster, or the claim was ended meanwhile: then its machine must be found all the same.
             if isinstance(result, Instance) and not claim.instance_id and claim.state is not S.GONE:
-                self._store.touch(claim.id, instance_id=result.id, address=result.address, billed_from=now)
+                given = outcome.offer or claim.offer
+                self._store.touch(claim.id, offer=given, instance_id=result.id, address=result.address, billed_from=now)
             return
         if isinstance(result, Instance):
             self._memory.succeeded(claim.id)
@@ -186,19 +187,33 @@ class Launcher:
                 instance_id=result.id, address=result.address, billed_from=now, launch_called=now,
             )  # fmt: skip
             self._trust.worked(given, ready=False)
-        elif isinstance(result, OutcomeUnknown | RateLimited) and not isinstance(result, TokenSpent):
-            self._memory.back_off(claim.id, now, result.retry_after_s)
-            data = {"claim": claim.id}
-            # It waited in its lane: the cloud may have heard of it as late as now.
-            self._store.touch(claim.id, launch_called=now)
-            self._store.append(
-                f"slot:{claim.slot}", new="unanswered", reason=str(result), cause=result.cause, data=data
-            )
-        else:
-            self._memory.succeeded(claim.id)
-            self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(result), error=result.cause)
-            if claim.attempts <= 1 or isinstance(result, TokenSpent):
-                # Nothing was made and nothing is on its way: the slot is free for the next offer at once.
-                self._store.move(claim.id, S.FAILED, S.TERMINATING, "the cloud refused it")
-                self._store.move(claim.id, S.TERMINATING, S.GONE, "the cloud refused it, nothing was made")
+            return
+        if isinstance(result, RateLimited) and not isinstance(result, TokenSpent):
+            # It was not carried out, and is no attempt; whatever else is to be launched goes elsewhere for a while.
             self._trust.broke(claim.offer, result.cause, str(result), result.retry_after_s)
+            claim = self._store.touch(claim.id, attempts=max(0, claim.attempts - 1))
+            if claim.attempts or now - claim.since < THROTTLED_S:
+                self._later(claim, "throttled", result)
+                return
+        elif isinstance(result, OutcomeUnknown):
+            self._later(claim, "unanswered", result)
+            return
+        self._refused(claim, result)
+
+    def _later(self, claim: Claim, what: str, error: ProviderError) -> None:
+        """The same request is sent again after a pause: those of a batch together, others at other times."""
+        now = self._clock.now()
+        self._memory.back_off(claim.id, now, error.retry_after_s, spread=claim.batch or claim.id)
+        # It waited in its lane: the cloud may have heard of it as late as now.
+        self._store.touch(claim.id, launch_called=now)
+        data = {"claim": claim.id}
+        self._store.append(f"slot:{claim.slot}", new=what, reason=str(error), cause=error.cause, data=data)
+
+    def _refused(self, claim: Claim, error: ProviderError) -> None:
+        self._memory.succeeded(claim.id)
+        self._store.move(claim.id, S.LAUNCHING, S.FAILED, str(error), error=error.cause)
+        if claim.attempts <= 1:
+            # Nothing was made and nothing is on its way: the slot is free for the next offer at once.
+            self._store.move(claim.id, S.FAILED, S.TERMINATING, "the cloud refused it")
+            self._store.move(claim.id, S.TERMINATING, S.GONE, "the cloud refused it, nothing was made")
+        self._trust.broke(claim.offer, error.cause, str(error), error.retry_after_s)

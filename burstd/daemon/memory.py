@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from burstd.daemon.observer import Observer, Pace
 from burstd.model.plan import Action, Bind
@@ -46,10 +47,16 @@ class Memory:
         """Leaves it alone for a while."""
         self.resting[key] = now + pause
 
-    def back_off(self, key: str, now: float, asked: float = 0.0) -> None:
-        """Leaves it alone for longer at each failure: ``call_retry_s`` doubling to a minute, or what was asked for."""
+    def back_off(self, key: str, now: float, asked: float = 0.0, *, spread: str = "") -> None:
+        """Leaves it alone for longer at each failure: ``call_retry_s`` doubling to a minute, or what was asked for.
+
+        With ``spread`` up to a quarter more or less, the same for the same word, so that not all come back at once.
+        """
         tries = self.tries[key] = self.tries.get(key, 0) + 1
-        self.rest(key, now, max(asked, min(self.pace.call_retry_s * 2 ** min(tries - 1, 10), 60.0)))
+        pause = min(self.pace.call_retry_s * 2 ** min(tries - 1, 10), 60.0)
+        if spread:
+            pause *= 0.75 + 0.5 * (crc32(f"{spread} {tries}".encode()) / 2**32)
+        self.rest(key, now, max(asked, pause))
 
     def succeeded(self, key: str) -> None:
         """The next failure starts from the short pause again."""

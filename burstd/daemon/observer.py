@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import structlog
 
@@ -19,6 +20,8 @@ from burstd.model.offer import Offer
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import CloudView, Sighting, SlurmView, Unavailable
+
+_T = TypeVar("_T")
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +42,10 @@ class Pace:
     cloud_poll_s: float = 15.0
     cloud_fast_s: float = 1.0
     """While something of the provider's is about to change."""
+    sweep_polls: float = 4.0
+    """Leftovers are looked for at every so many polls of the cloud, ..."""
+    sweep_fast_s: float = 2.0
+    """... and so often while some are waited for."""
     offers_s: float = 300.0
     notices_s: float = 5.0
     """The queues of notices and, where Slurm's state directory is watched, the nodes, while there are spot machines."""
@@ -56,6 +63,8 @@ class _Watch:
     listing: bool = False
     list_due: float = 0.0
     offers_due: float = 0.0
+    sweep_asked: float = float("-inf")
+    """When leftovers were last asked for."""
     asking: bool = False
     calls: int = 0
     failures: int = 0
@@ -64,7 +73,7 @@ class _Watch:
 @dataclass(frozen=True, slots=True)
 class _Listing:
     instances: tuple[Instance, ...]
-    leftovers: tuple[Leftover, ...] | None
+    leftovers: tuple[Leftover, ...] | Exception | None
     """None: not looked at this time."""
 
 
@@ -169,7 +178,7 @@ class Observer:
         sweep = self._sweep_due(name, watch, begun)
 
         def work() -> _Listing:
-            return _Listing(tuple(provider.instances()), tuple(provider.leftovers()) if sweep else None)
+            return _Listing(tuple(provider.instances()), _swept(provider) if sweep else None)
 
         def done(result: _Listing | Exception) -> None:
             watch.listing = False
@@ -182,18 +191,35 @@ class Observer:
             watch.failures = 0
             watch.list_due = begun + self._pace.cloud_poll_s
             watch.view = replace(watch.view, instances=result.instances, listed=begun)
-            if result.leftovers is not None:
+            if isinstance(result.leftovers, Exception):
+                self._sweep_failed(name, watch, result.leftovers)
+            elif result.leftovers is not None:
                 watch.view = replace(watch.view, leftovers=result.leftovers, swept=begun)
+            watch.sweep_asked = begun if sweep else watch.sweep_asked
             self._sight(name, watch.view, result)
 
         self._workers.submit(f"{name}:list", work, done)
 
     def _sweep_due(self, name: str, watch: _Watch, now: float) -> bool:
         """Leftovers are calls of their own, often several: they are listed when one is waited for, else seldom."""
-        if isinstance(watch.view.leftovers, Unavailable) or now >= watch.view.swept + self._pace.cloud_poll_s:
-            return True
-        ending = any(c.state is S.TERMINATING and c.offer.provider == name for c in self._claims())
-        return ending or any(f"{name}/{left.id}" in self.strays for left in _read(watch.view.leftovers))
+        view, pace = watch.view, self._pace
+        living = {i.claim_id for i in _read(view.instances) if not i.state.ended} | {
+            i.id for i in _read(view.instances) if not i.state.ended
+        }
+        waited = any(
+            c.state is S.TERMINATING and c.offer.provider == name and not living & {c.id, c.instance_id}
+            for c in self._claims()
+        ) or any(f"{name}/{left.id}" in self.strays for left in _read(view.leftovers))
+        soon = waited or isinstance(view.leftovers, Unavailable)
+        return now >= watch.sweep_asked + (pace.sweep_fast_s if soon else pace.sweep_polls * pace.cloud_poll_s)
+
+    def _sweep_failed(self, name: str, watch: _Watch, error: Exception) -> None:
+        """Machines are known all the same; only what they leave behind is not."""
+        if not isinstance(error, BurstdError):
+            log.error("provider broke while listing leftovers", provider=name, exc_info=error)
+        elif not isinstance(watch.view.leftovers, Unavailable):
+            log.warning("leftovers cannot be listed", provider=name, error=str(error))
+        watch.view = replace(watch.view, leftovers=Unavailable(str(error) or type(error).__name__, watch.view.swept))
 
     def _list_failed(self, name: str, watch: _Watch, error: Exception) -> None:
         if not isinstance(error, BurstdError):
@@ -252,20 +278,28 @@ class Observer:
             for i in listing.instances
             if i.state is not InstanceState.TERMINATED and ownership.is_stray(i)
         }
-        if listing.leftovers is None:
+        seen = set(stray)
+        if isinstance(listing.leftovers, tuple):
+            seen |= {f"{name}/{left.id}" for left in listing.leftovers if left.claim_id not in claims}
+        else:
             # Not looked at this time: what was stray stays so, and is not counted again.
             stray |= self.strays.keys() & {f"{name}/{left.id}" for left in _read(view.leftovers)}
-        else:
-            stray |= {f"{name}/{left.id}" for left in listing.leftovers if left.claim_id not in claims}
-        for key in [k for k in self.strays if k.startswith(f"{name}/") and k not in stray]:
+        for key in [k for k in self.strays if k.startswith(f"{name}/") and k not in stray | seen]:
             del self.strays[key]
-        seen = stray if listing.leftovers is not None else {f"{name}/{i.id}" for i in listing.instances} & stray
         for key in seen:
             self.strays[key] = _again(self.strays.get(key), view.listed)
 
 
-def _read(leftovers: tuple[Leftover, ...] | Unavailable) -> tuple[Leftover, ...]:
-    return () if isinstance(leftovers, Unavailable) else leftovers
+def _swept(provider: Provider) -> tuple[Leftover, ...] | Exception:
+    """What the provider says of leftovers; that it cannot is no reason not to know its machines."""
+    try:
+        return tuple(provider.leftovers())
+    except Exception as error:  # noqa: BLE001  it is told as it is, by the thread that decides
+        return error
+
+
+def _read(things: tuple[_T, ...] | Unavailable) -> tuple[_T, ...]:
+    return () if isinstance(things, Unavailable) else things
 
 
 def _again(seen: Sighting | None, at: float) -> Sighting:

@@ -46,6 +46,8 @@ class Move:
     error: str = ""
     instance_id: str = ""
     address: str = ""
+    offer: Offer | None = None
+    """The offer that its machine turns out to be of; None: the claim's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Learn:
     claim_id: str
     address: str
     instance_id: str
+    offer: Offer | None = None
+    """See Move."""
 
 
 @dataclass(frozen=True, slots=True)
