@@ -43,6 +43,8 @@ class Made:
     ran: bool
     """It has been RUNNING."""
     alive: bool
+    where: tuple[str, str] = ("", "")
+    """Zone and type."""
 
 
 class CloudKit(Protocol):
@@ -137,7 +139,15 @@ class SimKit:
     def made(self) -> list[Made]:
         """See CloudKit."""
         return [
-            Made(i.id, self.cloud.name, i.claim_id or i.meant_for, i.address, bool(i.address), i.ended is None)
+            Made(
+                i.id,
+                self.cloud.name,
+                i.claim_id or i.meant_for,
+                i.address,
+                bool(i.address),
+                i.ended is None,
+                (i.offer.zone, i.offer.instance_type),
+            )
             for i in self.cloud.instances.values()
             if i.cluster == CLUSTER
         ]
@@ -270,7 +280,7 @@ class SandboxKit:
         return [
             Made(
                 m.id, self._name, m.request.tags[TAG_CLAIM], m.address, m.started is not None,
-                m.state not in (State.STOPPING, State.TERMINATED),
+                m.state not in (State.STOPPING, State.TERMINATED), (m.request.zone, m.request.type),
             )
             for m in self.cloud.machines()
             if m.request.tags[TAG_CLUSTER] == CLUSTER

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from burstd.model.claim import ClaimState
-from burstd.model.errors import TokenSpent
+from burstd.model.errors import CloudUnavailable, RateLimited, TokenSpent
 from burstd.model.job import JobState
 from burstd.sim.job import JobSpec
 from tests.crash.clouds import SimKit
+from tests.crash.workers import Delay
 from tests.crash.world import World
 
 pytestmark = pytest.mark.crash
@@ -111,4 +113,60 @@ def test_a_spent_token_is_not_used_again(world: World) -> None:
     spent = [c for c in world.all_claims() if c.error == "rate"]
     assert len(spent) == 3
     assert all(c.state is ClaimState.GONE and c.attempts == 1 for c in spent)
+    ends_well(world, job)
+
+
+def test_a_machine_found_before_its_answer_is_billed_as_what_it_is(world: World) -> None:
+    taken = world.slurm.submit(JobSpec(run_s=2000, nodes=2, exclusive=True))
+    until(world, JobState.RUNNING, taken)
+    world.delays["alpha"] = Delay(after_s=30.0)
+    job = world.slurm.submit(JobSpec(run_s=60, cpus_per_node=4))
+    until(world, JobState.RUNNING, job)
+    mine = next(c for c in world.claims() if job in c.jobs)
+    assert (mine.offer.provider, mine.offer.zone) == ("alpha", "z2")
+    ends_well(world, taken, job)
+
+
+def test_a_cloud_that_throttles_is_left_for_the_other(world: World) -> None:
+    world.run(5)
+    alpha = world.kits["alpha"]
+    assert isinstance(alpha, SimKit)
+    alpha.provider.faults.refuse.extend(RateLimited("slower") for _ in range(50))
+    job = world.slurm.submit(THREE)
+    until(world, JobState.RUNNING, job, 240)
+    assert {c.offer.provider for c in world.claims()} == {"beta"}
+    throttled = [c for c in world.all_claims() if c.error]
+    assert {(c.error, c.offer.instance_type) for c in throttled} == {("rate", "cpu.m")}
+    ends_well(world, job)
+
+
+def test_a_cloud_that_ends_machines_while_they_boot_is_left_for_the_other(world: World) -> None:
+    alpha = world.kits["alpha"]
+    job = world.slurm.submit(JobSpec(run_s=60, cpus_per_node=4))
+    for _ in range(300):
+        world.run(1)
+        for one in world.living():
+            if one.provider == "alpha":
+                alpha.lose(one.id)
+    until(world, JobState.COMPLETED, job, 300)
+    assert sum(one.provider == "alpha" for one in world.made()) <= 3, "each zone once or twice, then the other cloud"
+    ends_well(world, job)
+
+
+def test_leftovers_that_cannot_be_listed_keep_no_machine_and_no_slot(world: World, monkeypatch: Any) -> None:
+    alpha = world.kits["alpha"]
+    assert isinstance(alpha, SimKit)
+
+    def denied() -> Any:
+        raise CloudUnavailable("DescribePlacementGroups is not allowed")
+
+    monkeypatch.setattr(alpha.provider, "leftovers", denied)
+    world.kill()
+    world.start()
+    job = world.slurm.submit(THREE)
+    until(world, JobState.COMPLETED, job)
+    world.run(600)
+    assert not world.living()
+    assert not world.claims()
+    monkeypatch.undo()
     ends_well(world, job)

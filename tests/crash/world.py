@@ -373,8 +373,12 @@ class World:
         now = self.clock.now()
         made = {one.claim_id: one for one in self.made()}
         paid = {claim.instance_id for claim in self.all_claims() if claim.cost(now)}
+        where = {one.id: one.where for one in self.made()}
         for claim in self.all_claims():
             assert claim.state is ClaimState.GONE
+            if claim.instance_id:
+                offer = (claim.offer.zone, claim.offer.instance_type)
+                assert where[claim.instance_id] == offer, f"billed as another machine: {self.story(claim)}"
             one = made.get(claim.id)
             if one is None:
                 # Of a batch whose answer never came each claim pays for one of the machines, whichever.
