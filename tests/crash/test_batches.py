@@ -12,7 +12,6 @@ from burstd.model.errors import CloudUnavailable, RateLimited, TokenSpent
 from burstd.model.job import JobState
 from burstd.sim.job import JobSpec
 from tests.crash.clouds import SimKit
-from tests.crash.workers import Delay
 from tests.crash.world import World
 
 pytestmark = pytest.mark.crash
@@ -116,10 +115,10 @@ def test_a_spent_token_is_not_used_again(world: World) -> None:
     ends_well(world, job)
 
 
-def test_a_machine_found_before_its_answer_is_billed_as_what_it_is(world: World) -> None:
+def test_a_machine_found_without_its_answer_is_billed_as_what_it_is(world: World) -> None:
     taken = world.slurm.submit(JobSpec(run_s=2000, nodes=2, exclusive=True))
     until(world, JobState.RUNNING, taken)
-    world.delays["alpha"] = Delay(after_s=30.0)
+    world.kits["alpha"].fail("answers lost", 1)
     job = world.slurm.submit(JobSpec(run_s=60, cpus_per_node=4))
     until(world, JobState.RUNNING, job)
     mine = next(c for c in world.claims() if job in c.jobs)
