@@ -29,7 +29,7 @@ class Image:
 class Images:
     """Of one account and region. What was found is kept for five minutes: a new AMI is used soon after."""
 
-    def __init__(self, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._calls = calls
         self._clock = clock

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from burstd.model.errors import BadRequest, NotFound, ProviderError
+from burstd.model.errors import AuthFailed, BadRequest, NotFound, ProviderError
 from burstd.model.instance import TAG_CLAIM, Leftover
 from providers.aws import tags
 from providers.aws.calls import Calls
@@ -137,8 +137,19 @@ class Leftovers:
         return (one for one in requests if one.get("InstanceId") not in alive)
 
     def _groups(self) -> Iterator[Thing]:
-        """Those that are old, with no machine in them, be it ours or anybody's."""
-        old = [one for one in self._idle(_GROUPS) if self._is_old(_made(one))]
+        """Those that are old, with no machine in them, be it ours or anybody's.
+
+        One whose tag does not say when it was made, or says a time far ahead, is old too: else it stayed for ever.
+        Where the site uses no groups any more, it need not give the right to look for them.
+        """
+        try:
+            found = list(self._idle(_GROUPS))
+        except AuthFailed:
+            if self._settings.placement_groups:
+                raise
+            return iter(())
+        now, unused_s = self._clock(), self._settings.unused_s
+        old = [one for one in found if abs(now - _made(one)) >= unused_s]
         busy: set[str] = set()
         for start in range(0, len(old), _VALUES - len(_LIVE)):
             names = [one["GroupName"] for one in old[start : start + _VALUES - len(_LIVE)]]
@@ -147,13 +158,11 @@ class Leftovers:
         return (one for one in old if one["GroupName"] not in busy)
 
     def _spare_template(self, thing: Thing) -> bool:
+        """One that does not say when it was made is left alone."""
         made = thing.get("CreateTime")
-        old = self._is_old(made.timestamp() if isinstance(made, datetime) else None)
-        return old and not self._used_lately(thing["LaunchTemplateName"])
-
-    def _is_old(self, made: float | None) -> bool:
-        """What does not say when it was made is left alone."""
-        return made is not None and self._clock() - made >= self._settings.unused_s
+        if not isinstance(made, datetime) or self._clock() - made.timestamp() < self._settings.unused_s:
+            return False
+        return not self._used_lately(thing["LaunchTemplateName"])
 
     def _idle(self, kind: _Kind) -> Iterator[Thing]:
         """Ours that are in no use by their state."""
@@ -207,8 +216,7 @@ def _tags(kind: _Kind, thing: Thing) -> dict[str, str]:
     return tags.of_aws(thing.get(kind.tags))
 
 
-def _made(group: Thing) -> float | None:
-    try:
-        return float(_tags(_GROUPS, group).get(TAG_MADE, ""))
-    except ValueError:
-        return None
+def _made(group: Thing) -> float:
+    """Seconds since 1970; 0: its tag does not say."""
+    said = _tags(_GROUPS, group).get(TAG_MADE, "")
+    return float(said) if said.isdecimal() else 0.0

@@ -29,12 +29,18 @@ class PlacementGroups:
     """Those of one cluster, as far as this process has made them."""
 
     def __init__(
-        self, cluster: str, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.time
+        self,
+        cluster: str,
+        settings: AwsSettings,
+        calls: Calls,
+        clock: Callable[[], float] = time.monotonic,
+        date: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
         self._clock = clock
+        self._date = date
         self._lock = threading.Lock()
         self._used: dict[str, float] = {}
 
@@ -45,15 +51,15 @@ class PlacementGroups:
         with self._lock:
             if now >= self._used.get(wanted, float("-inf")) + self._settings.unused_s:
                 with suppress(AlreadyThere):
-                    self._make(wanted, gang, now)
+                    self._make(wanted, gang)
             self._used[wanted] = now
 
     def forget(self, gang: str) -> None:
         """It is not there after all."""
         self._used.pop(group_name(self._cluster, gang), None)
 
-    def _make(self, wanted: str, gang: str, now: float) -> None:
-        ours = {**self._settings.tags, TAG_CLUSTER: self._cluster, TAG_GANG: gang, TAG_MADE: str(int(now))}
+    def _make(self, wanted: str, gang: str) -> None:
+        ours = {**self._settings.tags, TAG_CLUSTER: self._cluster, TAG_GANG: gang, TAG_MADE: str(int(self._date()))}
         self._calls.tell(
             "ec2", "create_placement_group", GroupName=wanted, Strategy="cluster",
             TagSpecifications=tags.specifications(ours, "placement-group"),

@@ -42,10 +42,17 @@ class Prices:
     List: https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
     """
 
-    def __init__(self, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: AwsSettings,
+        calls: Calls,
+        clock: Callable[[], float] = time.monotonic,
+        date: Callable[[], float] = time.time,
+    ) -> None:
         self._settings = settings
         self._calls = calls
         self._clock = clock
+        self._date = date
         self._lock = threading.Lock()
         self._trouble: dict[str, str] = {}
         self._listed: dict[str, Price] = {}
@@ -102,7 +109,7 @@ class Prices:
             raise ProviderError(f"it is in {amazons}, the settings' currency is {self._settings.currency}")
 
     def _read_list(self, types: Collection[str]) -> None:
-        now = self._clock()
+        now = self._date()
         for name in types if len(types) <= _ONE_BY_ONE else ("",):
             found: dict[str, Decimal] = {}
             for product in self._products(name):
@@ -132,7 +139,7 @@ class Prices:
 
     def _read_history(self, places: Collection[tuple[str, str]]) -> None:
         types, zones = sorted({name for name, _ in places}), sorted({zone for _, zone in places})
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        now = datetime.fromtimestamp(self._date(), UTC)
         for start in range(0, len(types), _NAMES):
             for one in self._calls.pages(
                 "ec2", "describe_spot_price_history", "SpotPriceHistory", limit=self._settings.page,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotFound, ProviderError, RateLimited
+from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed, NotFound, ProviderError, RateLimited
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Leftover
 from providers.aws.leftovers import Leftovers
 from providers.aws.placement import TAG_MADE
@@ -153,9 +153,14 @@ def test_templates_that_are_old_and_not_used() -> None:
 
 def test_placement_groups_that_are_old_and_empty() -> None:
     young = str(int(NOW - HOUR + 60))
-    account = Account(group("old"), group("young", young), group("at work"), group("odd", "yesterday"))
+    ahead, far = (str(int(NOW + seconds)) for seconds in (60, 2 * HOUR))
+    account = Account(
+        group("old"), group("young", young), group("at work"), group("odd", "yesterday"), group("ahead", ahead),
+        group("far ahead", far), group("untold"),
+    )  # fmt: skip
+    account.things[-1]["Tags"] = tags()
     account.machines = [{"InstanceId": "i-1", "Placement": {"GroupName": "at work"}}, {"Placement": {"GroupName": ""}}]
-    assert listed(account) == ["old"]
+    assert listed(account) == ["old", "odd", "far ahead", "untold"]
     assert account.count("describe_instances") == 1
 
 
@@ -178,6 +183,16 @@ def test_a_page_that_fails_is_no_end_of_the_list() -> None:
     account = Account(volume())
     account._answers["describe_launch_templates"] = [CloudUnavailable("down")]
     with pytest.raises(CloudUnavailable):
+        listed(account)
+
+
+def test_where_there_are_no_groups_no_right_to_look_for_them_is_needed() -> None:
+    account = Account(volume(1), group("old"))
+    without = Leftovers("aws", CLUSTER, settings(placement_groups=False), account, lambda _: False, lambda: NOW)
+    assert [one.id for one in without.listed()] == ["vol-1", "old"]
+    account._answers["describe_placement_groups"] = [NotAllowed("no right")]
+    assert [one.id for one in without.listed()] == ["vol-1"]
+    with pytest.raises(NotAllowed):
         listed(account)
 
 

@@ -32,7 +32,7 @@ def entry(name: str, *amounts: str, unit: str = "Hrs", currency: str = "USD") ->
 def market(**more: Any) -> tuple[Prices, Shop, Clock]:
     of, clock = settings(**more), Clock()
     shop = Shop(of)
-    return Prices(of, shop, clock), shop, clock
+    return Prices(of, shop, clock, clock), shop, clock
 
 
 def test_settings_come_before_the_list() -> None:
