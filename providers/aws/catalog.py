@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
@@ -30,6 +30,14 @@ _GIB_OF_GB = Decimal(10**9) / 2**30
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """The first network interface of one network card: ``interface``, ``efa`` (IP and EFA) or ``efa-only``."""
+
+    card: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceType:
     """One of Amazon's. ``gpus`` are those of ``gpu_name``, each of ``gpu_memory_mib``."""
 
@@ -42,13 +50,11 @@ class InstanceType:
     gpu_memory_mib: int
     architecture: str
     """As ``uname -m`` has it."""
-    efa_interfaces: int
-    """Most; 0: it has none."""
-    network_cards: int
+    efa: tuple[Adapter, ...]
+    """The adapters of a machine that makes the most of EFA, that of card 0 first; empty: the type has no EFA."""
     local_disk_gib: int
     """NVMe."""
     spot: bool
-    bare_metal: bool
     on_demand: bool = True
 
 
@@ -76,7 +82,10 @@ Made = TypeVar("Made")
 
 
 class Kept(Generic[Made]):
-    """An answer that is asked for again when it is old; if that fails it is kept a minute more."""
+    """An answer that is asked for again when it is old; if that fails it is kept a minute more.
+
+    ``clock`` need not know the date: it only has to run on.
+    """
 
     def __init__(self, read: Callable[[], Made], for_s: float, clock: Callable[[], float]) -> None:
         self._read = read
@@ -104,7 +113,9 @@ class Kept(Generic[Made]):
 class Catalog:
     """Of one region, for one provider's settings. Used from many threads; makes no call before it is asked."""
 
-    def __init__(self, name: str, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, name: str, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._name = name
         self._settings = settings
         self._calls = calls
@@ -171,7 +182,7 @@ class Catalog:
     def _offer(self, ware: _Ware, price: Price) -> Offer:
         kind = ware.kind
         gres = (Gres("gpu", self._gres_type(kind.gpu_name), kind.gpus),) if kind.gpus else ()
-        fabric = "efa" if kind.efa_interfaces else ""
+        fabric = "efa" if kind.efa else ""
         return Offer(
             provider=self._name, region=self._settings.region, zone=ware.zone, instance_type=kind.name, spot=ware.spot,
             shape=Shape(kind.vcpus, int(kind.memory_mib * self._settings.usable_memory), gres),
@@ -216,43 +227,40 @@ class Catalog:
         return any(fnmatchcase(name, pattern) for pattern in self._settings.instance_types)
 
     def _read_subnets(self) -> Mapping[str, str]:
+        """Those that are there: a filter, unlike a list of ids, is no error where one is gone. Check tells of it."""
         wanted = self._settings.subnets
-        try:
-            found = self._calls.ask("ec2", "describe_subnets", SubnetIds=list(wanted))["Subnets"]
-        except (BadRequest, NotFound) as error:
-            raise BadRequest(f"subnets names what {self._settings.region} lacks: take it out ({error})") from error
+        named = [{"Name": "subnet-id", "Values": list(wanted)}]
+        found = self._calls.ask("ec2", "describe_subnets", Filters=named)["Subnets"]
         zones = {one["SubnetId"]: one["AvailabilityZone"] for one in found}
-        missing = [name for name in wanted if name not in zones]
-        if missing:
-            raise BadRequest(f"subnets names {', '.join(missing)}, which {self._settings.region} lacks: take it out")
         first: dict[str, str] = {}
         for name in wanted:
-            first.setdefault(zones[name], name)
+            if name in zones:
+                first.setdefault(zones[name], name)
+        if not first:
+            raise BadRequest(f"{self._settings.region} has none of {', '.join(wanted)}: look at subnets")
         return first
 
     def _read_reservations(self) -> Mapping[str, Reservation]:
         """One question each: if one is gone, Amazon says nothing of the others."""
-        self._reserved = {name: self._read_reservation(name) for name in self._settings.reservations}
+        found = {name: self._read_reservation(name) for name in self._settings.reservations}
+        self._reserved = {name: one for name, one in found.items() if one is not None}
         return self._reserved
 
-    def _read_reservation(self, name: str) -> Reservation:
+    def _read_reservation(self, name: str) -> Reservation | None:
+        """None where Amazon has forgotten it, or never knew it: nothing else says of which type it was. Check tells."""
         try:
             said = self._calls.ask("ec2", "describe_capacity_reservations", CapacityReservationIds=[name])
-        except (BadRequest, NotFound) as error:
-            known = self._reserved.get(name)
-            if known is None:
-                raise BadRequest(
-                    f"reservations names {name}, which {self._settings.region} lacks: take it out ({error})"
-                ) from error
-            # Ended long ago. Its type is still not to be launched outside of it.
-            return Reservation(known.id, known.instance_type, known.zone, known.block, 0, open=False)
+        except (BadRequest, NotFound):
+            said = {"CapacityReservations": ()}
         for one in said["CapacityReservations"]:
             return Reservation(
                 id=name, instance_type=one["InstanceType"], zone=one["AvailabilityZone"],
                 block=one.get("ReservationType") == "capacity-block", free=one["AvailableInstanceCount"],
                 open=one["State"] == "active",
             )  # fmt: skip
-        raise BadRequest(f"reservations names {name}, which {self._settings.region} lacks: take it out")
+        # While this process knows its type, that is still not to be launched outside of it.
+        known = self._reserved.get(name)
+        return known and replace(known, free=0, open=False)
 
 
 def parsed(said: Mapping[str, Any]) -> InstanceType:
@@ -270,13 +278,31 @@ def parsed(said: Mapping[str, Any]) -> InstanceType:
         gpu_name=gpu_name,
         gpu_memory_mib=gpu_memory_mib,
         architecture=next((ours for theirs, ours in _ARCHITECTURES.items() if theirs in there), ""),
-        efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0) if network.get("EfaSupported") else 0,
-        network_cards=network.get("MaximumNetworkCards", 1),
+        efa=_adapters(network) if network.get("EfaSupported") else (),
         local_disk_gib=int(disks["TotalSizeInGB"] * _GIB_OF_GB) if nvme else 0,
         spot="spot" in said["SupportedUsageClasses"],
         on_demand="on-demand" in said["SupportedUsageClasses"],
-        bare_metal=said["BareMetal"],
     )
+
+
+def _adapters(network: Mapping[str, Any]) -> tuple[Adapter, ...]:
+    """One for each card that can, and card 0 in any case, whose adapter carries IP. Source:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
+
+    An old boto3 does not say what a card can: then all can where there is EFA for each, and card 0 where it is for one.
+    """
+    cards = {one.get("NetworkCardIndex", 0): one for one in network.get("NetworkCards", ())} or {0: {}}
+    most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)
+    able = {card: one["InterfaceTypes"] for card, one in cards.items() if "InterfaceTypes" in one}
+    if not able:
+        able = dict.fromkeys([0] if most == 1 else cards if most == len(cards) else (), ("efa", "efa-only"))
+    first = "efa" if "efa" in able.get(0, ()) else "interface"
+    further = [
+        Adapter(card, "efa-only" if "efa-only" in able[card] else "efa")
+        for card in sorted(able.keys() - {0})
+        if {"efa", "efa-only"} & set(able[card])
+    ][: most - (first == "efa")]
+    return (Adapter(0, first), *further) if first == "efa" or further else ()
 
 
 def _gpus(said: Sequence[Mapping[str, Any]]) -> tuple[int, str, int]:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
+from burstd.model.errors import OutcomeUnknown
 from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER
 from burstd.model.offer import Offer
 from burstd.model.provider import LaunchRequest
 from providers.aws import tags, template
+from providers.aws.catalog import Adapter
 from providers.aws.images import Image
 from providers.aws.placement import group_name
 from providers.aws.settings import AwsSettings
 
+_VERSION = 1
+"""Of what a recipe's words mean. It grows where an older burstd would carry a recipe out in another way."""
 FLEET = "create_fleet"
 RUN = "run_instances"
 
@@ -53,8 +57,8 @@ class Wish:
     image: Image
     pools: tuple[Pool, ...]
     """Best first; the first is that of the request's own offer."""
-    efa: int = 0
-    """Adapters of each machine."""
+    efa: tuple[Adapter, ...] = ()
+    """Of each machine; empty: a common one."""
     reservation: Reserved | None = None
     """What it must be launched in; then ``pools`` has one."""
 
@@ -73,25 +77,29 @@ class Recipe:
     """Name of the launch template."""
     content: Mapping[str, Any]
     """Its data, from which it is made anew where it is gone."""
-    gang: str
+    gang: str = ""
     """Whose placement group must be there; empty: none is needed."""
-    zones: Mapping[str, str]
+    zones: Mapping[str, str] = field(default_factory=dict)
     """Zone of each subnet."""
-
-    @property
-    def spot(self) -> bool:
-        """Its market."""
-        return "SpotOptions" in self.words
 
     def text(self) -> str:
         """For ``LaunchRequest.recipe``."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def of(cls, text: str) -> Recipe:
-        """The inverse of ``text``."""
-        said = json.loads(text)
-        return cls(**{**said, "claims": tuple(said["claims"])})
+        """The inverse of ``text``, which an older burstd may have written, or a newer one that adds fields.
+
+        Raises OutcomeUnknown where it cannot be read: the call that it stands for may have been made.
+        """
+        try:
+            said = json.loads(text)
+            if said.get("version", _VERSION) > _VERSION:
+                raise OutcomeUnknown(f"a launch was written down by a newer burstd (version {said['version']})")
+            known = {one.name: said[one.name] for one in fields(cls) if one.name in said}
+            return cls(**{**known, "claims": tuple(said["claims"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise OutcomeUnknown(f"the record of a launch cannot be read: {error}") from error
 
 
 def batches(cluster: str, settings: AwsSettings, wishes: Sequence[Wish]) -> list[LaunchRequest]:
@@ -119,19 +127,19 @@ def _recipe(cluster: str, settings: AwsSettings, batch: Sequence[Wish]) -> Recip
     first = batch[0]
     gang, reserved = first.request.gang, first.reservation
     grouped = gang if gang and settings.placement_groups and reserved is None else ""
-    group = group_name(cluster, grouped) if grouped else ""
     network = template.interfaces(settings, first.efa)
     if reserved is None:
         # What the call itself cannot tag. Alike for all batches, so that they share the template.
         kinds = ("network-interface", *(("spot-instances-request",) if first.request.offer.spot else ()))
         tagged = tags.specifications({**settings.tags, TAG_CLUSTER: cluster}, *kinds)
-        content = template.data(settings, first.image, network=network, group=group, tagged=tagged)
+        content = template.data(settings, first.image, network=network, tagged=tagged)
     else:
         content = template.data(settings, first.image)
     name = template.name(cluster, content, first.request.user_data)
     ours = _tags(cluster, settings, batch)
     if reserved is None:
-        words = _fleet(settings, batch, name, tags.specifications(ours, "instance", "volume", "fleet"))
+        group = group_name(cluster, grouped) if grouped else ""
+        words = _fleet(settings, batch, name, group, tags.specifications(ours, "instance", "volume", "fleet"))
     else:
         words = _run(batch, name, tags.specifications(ours, "instance", "volume", "network-interface"), reserved)
         words["NetworkInterfaces"] = [{**one, "SubnetId": first.pools[0].subnet} for one in network]
@@ -152,7 +160,7 @@ def _tags(cluster: str, settings: AwsSettings, batch: Sequence[Wish]) -> dict[st
 
 
 def _fleet(
-    settings: AwsSettings, batch: Sequence[Wish], name: str, tagged: Sequence[Mapping[str, Any]]
+    settings: AwsSettings, batch: Sequence[Wish], name: str, group: str, tagged: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     first, count = batch[0], len(batch)
     spot = first.request.offer.spot
@@ -170,7 +178,7 @@ def _fleet(
         "LaunchTemplateConfigs": [
             {
                 "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": template.VERSION},
-                "Overrides": _overrides(first.pools, ranked="prioritized" in strategy),
+                "Overrides": _overrides(first.pools, group, ranked="prioritized" in strategy),
             }
         ],
         "TargetCapacitySpecification": {
@@ -184,13 +192,16 @@ def _fleet(
     }
 
 
-def _overrides(pools: Sequence[Pool], *, ranked: bool) -> list[dict[str, Any]]:
-    """The zone says nothing that the subnet does not, but comes back in errors."""
+def _overrides(pools: Sequence[Pool], group: str, *, ranked: bool) -> list[dict[str, Any]]:
+    """The zone says nothing that the subnet does not, but comes back in errors. ``group``: a placement group's name,
+    which stands here and not in the template, so that all gangs share that; empty: none.
+    """
+    more = {"Placement": {"GroupName": group}} if group else {}
     found: list[dict[str, Any]] = []
     for rank, pool in enumerate(pools):
         offer = pool.offer
         one: dict[str, Any] = {
-            "InstanceType": offer.instance_type, "SubnetId": pool.subnet, "AvailabilityZone": offer.zone
+            "InstanceType": offer.instance_type, "SubnetId": pool.subnet, "AvailabilityZone": offer.zone, **more
         }  # fmt: skip
         found.append({**one, "Priority": float(rank)} if ranked else one)
     return found

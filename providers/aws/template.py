@@ -18,6 +18,7 @@ from burstd.model.errors import OutcomeUnknown
 from burstd.model.instance import TAG_CLUSTER
 from providers.aws import tags
 from providers.aws.calls import Calls
+from providers.aws.catalog import Adapter
 from providers.aws.errors import AlreadyThere
 from providers.aws.images import Image
 from providers.aws.settings import AwsSettings
@@ -28,22 +29,19 @@ USER_DATA_BYTES = 16384
 """Most that EC2 takes, before base64."""
 
 
-def interfaces(settings: AwsSettings, efa: int) -> list[dict[str, Any]]:
-    """``NetworkInterfaces``: ``efa`` adapters, one for each network card, or a common one where it is 0.
+def interfaces(settings: AwsSettings, efa: Sequence[Adapter] = ()) -> list[dict[str, Any]]:
+    """``NetworkInterfaces``: the first of each of these adapters' network cards, or a common one where there are none.
 
     The first carries IP too; the others carry EFA only, and so take no addresses. Amazon gives no public address to a
     machine with several, so where the site wants one there is one adapter. Source:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
     """
     public = settings.public_address
-    first: dict[str, Any] = {
-        "DeviceIndex": 0, "Groups": list(settings.security_groups), "DeleteOnTermination": True,
-        **({"InterfaceType": "efa", "NetworkCardIndex": 0} if efa else {}),
-    }  # fmt: skip
-    if efa <= 1 or public:
-        return [{**first, "AssociatePublicIpAddress": public}]
-    more = {"DeviceIndex": 1, "InterfaceType": "efa-only"}
-    return [first, *({**first, **more, "NetworkCardIndex": card} for card in range(1, efa))]
+    common = {"DeviceIndex": 0, "Groups": list(settings.security_groups), "DeleteOnTermination": True}
+    cards = [{**common, "NetworkCardIndex": one.card, "InterfaceType": one.kind} for one in efa]
+    if len(cards) > 1 and not public:
+        return cards
+    return [{**(cards[0] if cards else common), "AssociatePublicIpAddress": public}]
 
 
 def data(
@@ -51,10 +49,9 @@ def data(
     image: Image,
     *,
     network: Sequence[Mapping[str, Any]] = (),
-    group: str = "",
     tagged: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """``LaunchTemplateData`` without the user data. ``group`` is a placement group, ``tagged`` TagSpecifications."""
+    """``LaunchTemplateData`` without the user data. ``tagged`` are TagSpecifications."""
     profile = settings.instance_profile
     found: dict[str, Any] = {
         "ImageId": image.id,
@@ -69,8 +66,6 @@ def data(
         found["NetworkInterfaces"] = list(network)
     if profile:
         found["IamInstanceProfile"] = {"Arn" if profile.startswith("arn:") else "Name": profile}
-    if group:
-        found["Placement"] = {"GroupName": group}
     if tagged:
         found["TagSpecifications"] = list(tagged)
     return found
@@ -96,7 +91,7 @@ class Templates:
     """The launch templates of one cluster, as far as this process has made or used them."""
 
     def __init__(
-        self, cluster: str, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.time
+        self, cluster: str, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cluster = cluster
         self._settings = settings

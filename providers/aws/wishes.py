@@ -5,7 +5,7 @@ from __future__ import annotations
 from burstd.model.errors import BadRequest, InsufficientCapacity
 from burstd.model.offer import Offer
 from burstd.model.provider import LaunchRequest
-from providers.aws.catalog import Catalog, InstanceType
+from providers.aws.catalog import Adapter, Catalog, InstanceType
 from providers.aws.images import Image, Images
 from providers.aws.recipe import Pool, Wish
 from providers.aws.settings import AwsSettings
@@ -33,7 +33,7 @@ class Wishes:
         image = self._images.find(request.image)
         kind, pool = self._pool(request.offer)
         _fits(kind, image)
-        efa = kind.efa_interfaces if request.gang and self._settings.efa else 0
+        efa = kind.efa if request.gang and self._settings.efa else ()
         reservation = self._catalog.reservation(kind.name, request.offer.zone)
         if reservation is not None and not request.offer.spot:
             if not reservation.open:
@@ -59,7 +59,7 @@ class Wishes:
             raise BadRequest(f"no subnet of the settings is in zone '{offer.zone}': add one to subnets")
         return kind, Pool(offer, subnet)
 
-    def _other(self, other: Offer, request: LaunchRequest, image: Image, efa: int) -> Pool | None:
+    def _other(self, other: Offer, request: LaunchRequest, image: Image, efa: tuple[Adapter, ...]) -> Pool | None:
         """None where it cannot be given by the same call."""
         if other.spot != request.offer.spot:
             return None
@@ -68,7 +68,7 @@ class Wishes:
             _fits(kind, image)
         except BadRequest:
             return None
-        if efa and kind.efa_interfaces != efa:
+        if efa and kind.efa != efa:
             return None
         if not other.spot and self._catalog.reservation(kind.name, other.zone) is not None:
             return None

@@ -214,6 +214,14 @@ def _check_network(world: World, spec: Spec, known: Mapping[str, Any]) -> None:
     if len(set(places)) != len(places) or (interfaces and (0, 0) not in places):
         text = "Each network interface requires a network card and device index of its own, the first one 0 and 0."
         raise Refused("InvalidParameterValue", text)
+    cards = {one["NetworkCardIndex"]: one for one in network.get("NetworkCards") or ()} or {0: {}}
+    for one in interfaces:
+        card = cards.get(int(one.get("NetworkCardIndex", 0)), {"InterfaceTypes": ()})
+        if one.get("InterfaceType", "interface") not in card.get("InterfaceTypes", ("interface", "efa", "efa-only")):
+            text = f"Network card {one.get('NetworkCardIndex', 0)} of {spec['InstanceType']} bears no such interface."
+            raise Refused("InvalidParameterCombination", text)
+        if int(one.get("DeviceIndex", 0)) >= card.get("MaximumNetworkInterfaces", 1):
+            raise Refused("AttachmentLimitExceeded", "Interface count exceeds the limit of the network card.")
     if len(interfaces) > 1 and any(one.get("AssociatePublicIpAddress") for one in interfaces):
         text = "The associatePublicIPAddress parameter cannot be specified with multiple network interfaces."
         raise Refused("InvalidParameterCombination", text)

@@ -16,6 +16,7 @@ from burstd.model.offer import Offer
 from burstd.model.provider import LaunchRequest
 from burstd.model.shape import Shape
 from providers.aws.calls import Calls
+from providers.aws.catalog import Adapter
 from providers.aws.images import Image
 from providers.aws.recipe import Pool, Wish, batches
 from providers.aws.settings import AwsSettings
@@ -39,6 +40,11 @@ def request(claim: str, *, of: Offer | None = None, **more: Any) -> LaunchReques
     return LaunchRequest(
         claim, f"ours-{claim}", of or offer(), "", more.pop("user_data", "#cloud-config\n"), tags, **more
     )
+
+
+def adapters(cards: int, first: str = "efa") -> tuple[Adapter, ...]:
+    """Of a type with so many cards that have EFA, of which the first may be an exception."""
+    return tuple(Adapter(card, "efa-only" if card else first) for card in range(cards))
 
 
 def wish(asked: LaunchRequest, **more: Any) -> Wish:

@@ -65,10 +65,7 @@ class Shop(Calls):
         return _page("InstanceTypeOfferings", found, words)
 
     def _describe_subnets(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        for name in words["SubnetIds"]:
-            if name not in self.subnets:
-                raise BadRequest(f"The subnet ID '{name}' does not exist (InvalidSubnetID.NotFound)")
-        found = {name: zone for name, zone in self.subnets.items() if name in words["SubnetIds"]}
+        found = {name: zone for name, zone in self.subnets.items() if _fits(words, name, "subnet-id")}
         return {"Subnets": [{"SubnetId": name, "AvailabilityZone": zone} for name, zone in found.items()]}
 
     def _describe_capacity_reservations(self, words: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -82,6 +82,42 @@ def test_several_gpus_of_a_name_are_added_up() -> None:
     assert (kind.gpus, kind.gpu_name, kind.gpu_memory_mib) == (3, "T4", 16384)
 
 
+def efa(name: str, **network: Any) -> list[tuple[int, str]]:
+    said = INSTANCE_TYPES[name]
+    kind = parsed({**said, "NetworkInfo": {**said["NetworkInfo"], **network}})
+    return [(one.card, one.kind) for one in kind.efa]
+
+
+@pytest.mark.parametrize(
+    ("name", "adapters"),
+    [
+        ("c5.large", []),
+        ("c5n.18xlarge", [(0, "efa")]),
+        ("hpc6id.32xlarge", [(0, "efa"), (1, "efa-only")]),
+        ("p4d.24xlarge", [(0, "efa"), (1, "efa-only"), (2, "efa-only"), (3, "efa-only")]),
+        # Two cards, EFA for one.
+        ("i7ie.48xlarge", [(0, "efa")]),
+        # Its first card has no EFA.
+        ("p6-b300.48xlarge", [(0, "interface"), *((card, "efa-only") for card in range(1, 17))]),
+    ],
+)
+def test_adapters_by_the_types_own_cards(name: str, adapters: list[tuple[int, str]]) -> None:
+    assert efa(name) == adapters
+
+
+@pytest.mark.parametrize(
+    ("name", "adapters"),
+    [("hpc6id.32xlarge", [0, 1]), ("i7ie.48xlarge", [0]), ("c5n.18xlarge", [0]), ("p6-b300.48xlarge", [])],
+)
+def test_adapters_where_boto3_is_too_old_to_say_what_a_card_can(name: str, adapters: list[int]) -> None:
+    cards = [
+        {key: value for key, value in card.items() if key != "InterfaceTypes"}
+        for card in INSTANCE_TYPES[name]["NetworkInfo"]["NetworkCards"]
+    ]
+    assert [card for card, _ in efa(name, NetworkCards=cards)] == adapters
+    assert efa("c5n.18xlarge", NetworkCards=[]) == [(0, "efa")]
+
+
 @pytest.mark.parametrize(
     ("patterns", "names"),
     [
@@ -131,8 +167,7 @@ def test_the_price_has_its_source(shelf: Shelf) -> None:
         ({"prices": {}, "spot_prices": {}}, "set prices"),
         ({"prices": {}, "spot_prices": {}, "price_list": True}, "price list: no right to ask"),
         ({"subnets": ["subnet-c"]}, "zone-d"),
-        ({"subnets": ["subnet-a", "subnet-x"]}, "subnet-x"),
-        ({"reservations": ["cr-9"]}, "cr-9"),
+        ({"subnets": ["subnet-x", "subnet-y"]}, "none of subnet-x, subnet-y"),
     ],
 )
 def test_nothing_to_offer_with_what_to_do(shelf: Shelf, more: dict[str, Any], remedy: str) -> None:
@@ -172,6 +207,13 @@ def test_an_ended_reservation_does_not_let_its_type_out_to_the_market(shelf: She
     ended = catalog.reservation("p5.48xlarge", "zone-a")
     assert ended
     assert not ended.open
+
+
+def test_what_amazon_has_forgotten_keeps_nothing_else_back(shelf: Shelf) -> None:
+    catalog, shop = shelf("p5.48xlarge", subnets=["subnet-x", "subnet-b"], reservations=["cr-old", "cr-1"])
+    shop.reservations = {"cr-1": reserved("zone-b")}
+    assert places(catalog) == {"zone-b/p5.48xlarge/on-demand"}
+    assert catalog.subnet("zone-a") is None
 
 
 def test_answers_are_kept_for_hours_and_longer_where_amazon_is_silent(shelf: Shelf, clock: Clock) -> None:

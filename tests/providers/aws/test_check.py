@@ -182,8 +182,7 @@ def test_rights_for_another_cluster_are_none(used: Site) -> None:
             {
                 "image ami-0123456789abcdef0": ("us-east-1", "mend image of the provider"),
                 "security group sg-0123456789abcdef0": ("sg-0123456789abcdef0", "set security_groups"),
-                "offers": ("cr-0123456789abcdef0", "mend what it names"),
-                "instance types c5.large": ("not offered", "look at the findings"),
+                "prices": ("c5.large", "set prices"),
                 "instance types zz9.*": ("none of that name", "describe-instance-type-offerings"),
                 "reservation cr-0123456789abcdef0": ("not exist", "set reservations"),
             },
@@ -262,7 +261,7 @@ def test_closed_ports_and_a_queue_that_nobody_may_fill(mock: Ec2Mock) -> None:
     ],
 )
 def test_quotas_are_told_in_machines(limit: int, used: int, ok: bool | None, text: str) -> None:
-    large = InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", 32, 32, 0, spot=False, bare_metal=False)
+    large = InstanceType("p5.48xlarge", 192, 0, 8, "H100", 0, "x86_64", (), 0, spot=False)
 
     class Limits:
         def read(self) -> list[Quota]:

@@ -25,7 +25,7 @@ from providers.aws.errors import AlreadyThere
 from providers.aws.launch import Launching
 from providers.aws.placement import TAG_GANG, TAG_MADE, PlacementGroups
 from providers.aws.template import Templates
-from tests.providers.aws.ec2 import CLUSTER, Ec2, fleet, many, offer, prepared, refusal, request, settings
+from tests.providers.aws.ec2 import CLUSTER, Ec2, adapters, fleet, many, offer, prepared, refusal, request, settings
 from tests.providers.aws.test_recipe import Reservation
 
 OTHERS = (offer("m5.large", "a"), offer("c5.large", "b"))
@@ -208,10 +208,11 @@ def test_what_was_removed_meanwhile_is_made_again() -> None:
 
 def test_a_gang_gets_its_group_and_its_adapters() -> None:
     ec2 = Ec2(create_fleet=[fleet])
-    launching(ec2).serve(prepared(*many(2, gang="7"), efa=4))
-    (template, group, _) = [words for _, words in ec2.said]
+    launching(ec2).serve(prepared(*many(2, gang="7"), efa=adapters(4)))
+    (template, group, call) = [words for _, words in ec2.said]
     assert len(template["LaunchTemplateData"]["NetworkInterfaces"]) == 4
-    assert template["LaunchTemplateData"]["Placement"] == {"GroupName": group["GroupName"]}
+    (override,) = call["LaunchTemplateConfigs"][0]["Overrides"]
+    assert override["Placement"] == {"GroupName": group["GroupName"]}
     said = tags.of_aws(group["TagSpecifications"][0]["Tags"])
     assert said == {TAG_CLUSTER: CLUSTER, TAG_GANG: "7", TAG_MADE: said[TAG_MADE]}
     assert group["Strategy"] == "cluster"

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from burstd.model.errors import OutcomeUnknown
 from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER
 from burstd.model.provider import LaunchRequest
 from providers.aws import tags, template
 from providers.aws.recipe import Recipe
-from tests.providers.aws.ec2 import CLUSTER, many, offer, prepared, request, settings, validate
+from tests.providers.aws.ec2 import CLUSTER, adapters, many, offer, prepared, request, settings, validate
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def test_a_fleet_says_what_ec2_knows(*, spot: bool, gang: str) -> None:
         ("m5.large", "subnet-b"),
     ]
     assert [o.get("Priority") for o in overrides] == ([None, None] if spot else [0.0, 1.0])
-    assert found.content.get("Placement") == ({"GroupName": "burstd-ours-job-7-1"} if gang else None)
-    assert found.spot is spot
+    assert [o.get("Placement") for o in overrides] == [{"GroupName": "burstd-ours-job-7-1"} if gang else None] * 2
+    assert found.gang == gang
 
 
 @pytest.mark.parametrize(("count", "claim"), [(1, "c000"), (2, None)])
@@ -110,6 +111,8 @@ def test_batches_of_a_kind_share_one_template() -> None:
     found = prepared(*many(5), of=settings(batch=2))
     assert len({one.batch for one in found}) == 3
     assert len({recipe(one).template for one in found}) == 1
+    gangs = [prepared(request(f"c{gang}", gang=gang))[0] for gang in ("7", "8")]
+    assert {recipe(one).template for one in gangs} == {recipe(found[0]).template}
     (other,) = prepared(request("c9", user_data="#cloud-config\n# another\n"))
     assert recipe(other).template != recipe(found[0]).template
 
@@ -133,10 +136,25 @@ def test_a_reservation_is_launched_in_by_run_instances(*, block: bool, gang: str
 
 
 def test_round_trip() -> None:
-    (one,) = prepared(request("c1", of=offer(spot=True), gang="7"), efa=4)
+    (one,) = prepared(request("c1", of=offer(spot=True), gang="7"), efa=adapters(4))
     found = recipe(one)
     assert Recipe.of(found.text()) == found
     assert json.loads(one.recipe)["claims"] == ["c1"]
+
+
+def test_a_recipe_of_another_burstd() -> None:
+    """Of one before there were versions, and of one that knows more."""
+    (one,) = prepared(request("c1"))
+    said = json.loads(one.recipe)
+    older = {key: value for key, value in said.items() if key not in ("version", "gang", "zones")}
+    assert Recipe.of(json.dumps(older)) == replace(recipe(one), zones={})
+    assert Recipe.of(json.dumps({**said, "new": 1})) == recipe(one)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"claims":["c1"]}', '{"version":2}', '{"version":"x"}', '{"claims":3}'])
+def test_a_recipe_that_nobody_can_read_leaves_the_outcome_open(text: str) -> None:
+    with pytest.raises(OutcomeUnknown):
+        Recipe.of(text)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +163,13 @@ def test_round_trip() -> None:
         (0, False, [("interface", 0, 0)]),
         (0, True, [("interface", 0, 0)]),
         (1, True, [("efa", 0, 0)]),
-        (4, False, [("efa", 0, 0), ("efa-only", 1, 1), ("efa-only", 2, 1), ("efa-only", 3, 1)]),
+        (4, False, [("efa", 0, 0), ("efa-only", 1, 0), ("efa-only", 2, 0), ("efa-only", 3, 0)]),
         (4, True, [("efa", 0, 0)]),
     ],
 )
 def test_adapters(*, efa: int, public: bool, places: list[tuple[str, int, int]]) -> None:
     """One for each card; Amazon takes no word about public addresses where there are several."""
-    found = template.interfaces(settings(public_address=public), efa)
+    found = template.interfaces(settings(public_address=public), adapters(efa))
     said = [(n.get("InterfaceType", "interface"), n.get("NetworkCardIndex", 0), n["DeviceIndex"]) for n in found]
     assert said == places
     assert [n.get("AssociatePublicIpAddress") for n in found] == ([public] if len(found) == 1 else [None] * len(found))

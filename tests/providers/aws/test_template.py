@@ -15,14 +15,14 @@ from providers.aws.template import Templates
 from tests.providers.aws.ec2 import CLUSTER, IMAGE, Ec2, settings
 
 USER_DATA = "#cloud-config\n# \u00e9 $x\n"
-CONTENT = template.data(settings(), IMAGE, network=template.interfaces(settings(), 0))
+CONTENT = template.data(settings(), IMAGE, network=template.interfaces(settings()))
 NAME = template.name(CLUSTER, CONTENT, USER_DATA)
 
 
 def test_what_every_machine_is() -> None:
     """Token-bound metadata, an encrypted disk of the image's size, and an end when it switches off."""
     root = {"gib": 20, "iops": 4000, "throughput_mib_s": 200, "kms_key": "alias/x"}
-    found = template.data(settings(root=root, instance_profile="node"), replace(IMAGE, root_gib=50), group="g")
+    found = template.data(settings(root=root, instance_profile="node"), replace(IMAGE, root_gib=50))
     assert found["MetadataOptions"]["HttpTokens"] == "required"
     assert found["MetadataOptions"]["HttpPutResponseHopLimit"] == 1
     assert found["MetadataOptions"]["InstanceMetadataTags"] == "disabled"
@@ -37,7 +37,6 @@ def test_what_every_machine_is() -> None:
         }
     ]  # fmt: skip
     assert found["IamInstanceProfile"] == {"Name": "node"}
-    assert found["Placement"] == {"GroupName": "g"}
     arn = "arn:aws:iam::1:instance-profile/node"
     assert template.data(settings(instance_profile=arn), IMAGE)["IamInstanceProfile"] == {"Arn": arn}
 

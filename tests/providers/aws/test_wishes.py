@@ -10,13 +10,13 @@ from providers.aws.catalog import Catalog, InstanceType, Reservation
 from providers.aws.images import Image, Images
 from providers.aws.settings import AwsSettings
 from providers.aws.wishes import POOLS, Wishes
-from tests.providers.aws.ec2 import IMAGE, Ec2, offer, request, settings
+from tests.providers.aws.ec2 import IMAGE, Ec2, adapters, offer, request, settings
 
 
-def kind(name: str, *, efa: int = 0, architecture: str = "x86_64") -> InstanceType:
+def kind(name: str, *, efa: int = 0, first: str = "efa", architecture: str = "x86_64") -> InstanceType:
     return InstanceType(
         name=name, vcpus=2, memory_mib=4096, gpus=0, gpu_name="", gpu_memory_mib=0, architecture=architecture,
-        efa_interfaces=efa, network_cards=max(efa, 1), local_disk_gib=0, spot=True, bare_metal=False,
+        efa=adapters(efa, first), local_disk_gib=0, spot=True,
     )  # fmt: skip
 
 
@@ -29,6 +29,7 @@ KINDS = {
         kind("p4d.24xlarge", efa=4),
         kind("p4de.24xlarge", efa=4),
         kind("c5n.18xlarge", efa=1),
+        kind("p9.24xlarge", efa=4, first="interface"),
         *(kind(f"c{n}.large") for n in range(100, 140)),
     )
 }
@@ -97,14 +98,14 @@ def test_a_reservation_takes_the_call_for_itself() -> None:
     ("gang", "allowed", "efa", "names"),
     [
         ("7", True, 4, ["p4d.24xlarge", "p4de.24xlarge"]),
-        ("", True, 0, ["p4d.24xlarge", "p4de.24xlarge", "c5n.18xlarge", "c5.large"]),
-        ("7", False, 0, ["p4d.24xlarge", "p4de.24xlarge", "c5n.18xlarge", "c5.large"]),
+        ("", True, 0, ["p4d.24xlarge", "p4de.24xlarge", "p9.24xlarge", "c5n.18xlarge", "c5.large"]),
+        ("7", False, 0, ["p4d.24xlarge", "p4de.24xlarge", "p9.24xlarge", "c5n.18xlarge", "c5.large"]),
     ],
 )
 def test_jobs_of_many_nodes_have_one_kind_of_network(*, gang: str, allowed: bool, efa: int, names: list[str]) -> None:
-    others = (offer("p4de.24xlarge"), offer("c5n.18xlarge"), offer("c5.large"))
+    others = (offer("p4de.24xlarge"), offer("p9.24xlarge"), offer("c5n.18xlarge"), offer("c5.large"))
     found = wishes(settings(efa=allowed)).of(request("c1", of=offer("p4d.24xlarge"), others=others, gang=gang))
-    assert found.efa == efa
+    assert len(found.efa) == efa
     assert [pool.offer.instance_type for pool in found.pools] == names
 
 
