@@ -66,6 +66,8 @@ class _Watch:
     sweep_asked: float = float("-inf")
     """When leftovers were last asked for."""
     asking: bool = False
+    took: float = 0.0
+    """How long the last listing took, in seconds."""
     calls: int = 0
     failures: int = 0
 
@@ -149,7 +151,7 @@ class Observer:
         for name, watch in self._watches.items():
             # A cloud that fails is given its pause, whatever is waited for.
             if not watch.failures and any(c.state in _RESTLESS and c.offer.provider == name for c in claims):
-                watch.list_due = min(watch.list_due, watch.view.listed + self._pace.cloud_fast_s)
+                watch.list_due = min(watch.list_due, self._soonest(watch))
             if not watch.listing and now >= watch.list_due:
                 self._list(name, watch)
             if not watch.asking and now >= watch.offers_due:
@@ -166,11 +168,15 @@ class Observer:
         for name, watch in self._watches.items():
             listing = watch.list_due
             if not watch.failures and any(c.state in _RESTLESS and c.offer.provider == name for c in claims):
-                listing = min(listing, watch.view.listed + self._pace.cloud_fast_s)
+                listing = min(listing, self._soonest(watch))
             due = min(
                 due, float("inf") if watch.listing else listing, float("inf") if watch.asking else watch.offers_due
             )
         return due
+
+    def _soonest(self, watch: _Watch) -> float:
+        """While something is about to change. At most a fifth of the time goes to listing: a long list is read less."""
+        return watch.view.listed + max(self._pace.cloud_fast_s, min(5 * watch.took, self._pace.cloud_poll_s))
 
     def _list(self, name: str, watch: _Watch) -> None:
         provider, begun = self._providers[name], self._clock.now()
@@ -189,6 +195,7 @@ class Observer:
             if watch.failures:
                 log.info("cloud can be listed again", provider=name)
             watch.failures = 0
+            watch.took = self._clock.now() - begun
             watch.list_due = begun + self._pace.cloud_poll_s
             watch.view = replace(watch.view, instances=result.instances, listed=begun)
             if isinstance(result.leftovers, Exception):
