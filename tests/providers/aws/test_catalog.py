@@ -105,6 +105,22 @@ def test_adapters_by_the_types_own_cards(name: str, adapters: list[tuple[int, st
     assert efa(name) == adapters
 
 
+def test_no_type_is_asked_for_more_than_its_cards_bear() -> None:
+    """Of all that Amazon lists: as much EFA as it says, by cards that say they can."""
+    fabrics = {
+        name: said["NetworkInfo"] for name, said in INSTANCE_TYPES.items() if said["NetworkInfo"]["EfaSupported"]
+    }
+    assert len(fabrics) > 100
+    for name, network in fabrics.items():
+        can = {card["NetworkCardIndex"]: card["InterfaceTypes"] for card in network["NetworkCards"]}
+        adapters = efa(name)
+        assert adapters[0][0] == 0, name
+        assert adapters[0][1] != "efa-only", name
+        assert len(dict(adapters)) == len(adapters), name
+        assert all(kind in can[card] for card, kind in adapters), name
+        assert sum(kind != "interface" for _, kind in adapters) == network["EfaInfo"]["MaximumEfaInterfaces"], name
+
+
 @pytest.mark.parametrize(
     ("name", "adapters"),
     [("hpc6id.32xlarge", [0, 1]), ("i7ie.48xlarge", [0]), ("c5n.18xlarge", [0]), ("p6-b300.48xlarge", [])],
