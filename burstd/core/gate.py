@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
+from burstd.core.retry import begins_anew, wary
 from burstd.core.spot import why_closed
 from burstd.core.tuning import Tuning
 from burstd.core.view import WAITING, View
@@ -35,7 +36,8 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
         # A binding that was broken off half-way has the nodes and not the job: it is made again.
         unbound = job is not None and not (job.id in bound and job.reservation)
         refused = job is not None and job.id in view.snapshot.progress.unbindable
-        if job is not None and unbound and not refused and _needs_binding(job, len(claims), ahead, tuning):
+        steady = job is not None and _lost_enough(job, claims, view, tuning)
+        if job is not None and unbound and not refused and (steady or _needs_binding(job, len(claims), ahead, tuning)):
             slots = tuple(c.slot for c in claims)
             reason = f"booted for job {job.id} alone"
             binds.append(Bind(job.id, job.user, tuple(c.id for c in claims), slots, reason))
@@ -103,6 +105,15 @@ def _needs_binding(job: Job, nodes: int, ahead: Callable[[Job], int], tuning: Tu
     return nodes > 1 or ahead(job) > tuning.bind_depth
 
 
+def _lost_enough(job: Job, claims: list[Claim], view: View, tuning: Tuning) -> bool:
+    """A machine on demand for one job that has lost spot machines: newer jobs would take it while Slurm keeps it."""
+    if job.array_tasks or job.reservation or job.het_job_id:
+        return False
+    if any(claim.offer.spot or any(j != job.id and view.waits(j) for j in claim.jobs) for claim in claims):
+        return False
+    return bool(wary(view.snapshot, [job.id], tuning.spot_interruptions))
+
+
 def _queue(view: View) -> Callable[[Job], int]:
     """Tells how many pending rows of the queue stand before a job, by priority, then by time."""
     order = sorted((-j.priority, j.submitted) for j in (view.slurm.jobs if view.slurm else ()) if j.state in WAITING)
@@ -115,7 +126,7 @@ def _unbinds(view: View, tuning: Tuning) -> tuple[list[Action], set[str]]:
     freed: set[str] = set()
     closing = {claim.slot for claim in view.snapshot.claims if claim.state is S.CLOSING}
     for job_id, nodes in view.snapshot.bound.items():
-        since = view.snapshot.progress.bound_since.get(job_id, view.now)
+        since = max(view.snapshot.progress.bound_since.get(job_id, view.now), _kept_until(view, job_id))
         if not view.waits(job_id):
             unbinds.append(Unbind(job_id, "the job runs or is gone"))
         elif closing & nodes:
@@ -129,6 +140,14 @@ def _unbinds(view: View, tuning: Tuning) -> tuple[list[Action], set[str]]:
             continue
         freed.add(job_id)
     return unbinds, freed
+
+
+def _kept_until(view: View, job_id: str) -> float:
+    """When Slurm lets a job that was requeued start again, or did so; 0 for any other job."""
+    job = view.job(job_id)
+    if job is None or job.restarts - 1 not in view.snapshot.interruptions.get(job_id, ()):
+        return 0.0
+    return job.eligible if begins_anew(job, view.snapshot) else min(job.eligible, view.now)
 
 
 def _has_nodes(view: View, job_id: str) -> bool:

@@ -34,6 +34,11 @@ class Told:
     """Without the ``burstd:`` of the reason."""
     before: str = ""
 
+    @property
+    def timed(self) -> bool:
+        """Whether it says when the machine ends."""
+        return ", ends " in self.words
+
 
 def words(notice: Notice) -> str:
     """The reason for a node on whose machine this notice came."""

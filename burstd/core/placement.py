@@ -35,6 +35,9 @@ def place(snapshot: Snapshot, demand: Demand, spot_interruptions: int = 0) -> Ta
     return _Placement(snapshot, snapshot.slurm, judged, offers, spot_interruptions).run(demand)
 
 
+_SHARED = "machines of a job that shares it"
+
+
 class _Placement:
     """One run over the queue."""
 
@@ -65,6 +68,7 @@ class _Placement:
         room = capacity(self._snapshot, self._slurm, self._gangs(demand))
         packer = Packer(self._snapshot, room, self._order.keys())
         wording = Wording(self._snapshot, self._judged, self._patterns, packer)
+        said: list[tuple[Ask, tuple[str, str], Bin | None]] = []
         for ask, patterns in asks:
             if len(ask.jobs) == 1 and not patterns[0].gang:
                 done = packer.place_single(ask.job, patterns[0], ask.tasks)
@@ -73,9 +77,17 @@ class _Placement:
             else:
                 done = self._place_gangs(packer, ask, patterns)
             if ask.burst:
-                times = self._times(job.id for job in ask.jobs)
-                verdict, reason = wording.of(ask, patterns, done, times)
-                self._remarks += [Remark("placement", f"job:{job.id}", verdict, reason) for job in ask.jobs]
+                alone = (
+                    done.new[0] if ask.tasks == 1 and not done.left and not done.there and len(done.new) == 1 else None
+                )
+                said.append((ask, wording.of(ask, patterns, done), alone))
+        for ask, words, alone in said:
+            # Which offer comes first for a new node hangs on all the jobs that share it.
+            times = self._times(alone.jobs) if alone is not None else 0
+            own = times and self._times(job.id for job in ask.jobs)
+            whose = "its machines" if own else _SHARED
+            verdict, reason = wording.new_node(alone, times, whose) if alone is not None and times else words
+            self._remarks += [Remark("placement", f"job:{job.id}", verdict, reason) for job in ask.jobs]
         releases = tuple(
             Release(claim.id, claim.pool, f"{claim.slot} is idle and no pending job needs it")
             for claim, found in room.idle
@@ -152,12 +164,13 @@ class _Placement:
         jobs = tuple(dict.fromkeys(first.jobs))
         times, offers = self._times(jobs), self._offers[first.pool]
         steady = steady_first(offers) if times else offers
+        whose = _SHARED if len(jobs) > 1 else "its machines"
         shown = ", ".join(jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
         return Want(
             pool=first.pool,
             nodes=len(bins),
             cause=Cause.DEMAND,
-            reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}{why_steady(steady, times)}",
+            reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}{why_steady(steady, times, whose)}",
             offers=steady,
             jobs=jobs,
             users=tuple(first.users),

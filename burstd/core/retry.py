@@ -35,9 +35,9 @@ def steady_first(offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     return tuple(sorted(offers, key=lambda offer: offer.spot))
 
 
-def why_steady(offers: tuple[Offer, ...], times: int) -> str:
-    """What is said of the choice for a job that has lost so many machines."""
+def why_steady(offers: tuple[Offer, ...], times: int, whose: str = "its machines") -> str:
+    """What is said of the choice for a job, or jobs that share a machine, of which one has lost so many machines."""
     if not times:
         return ""
     found = "on demand" if offers and not offers[0].spot else "spot, as the pool has no other offer now"
-    return f" ({found}: its machines were taken back {times} times)"
+    return f" ({found}: {whose} were taken back {times} times)"

@@ -33,20 +33,20 @@ def notice_steps(view: View) -> list[Action]:
     """Drains and requeues for machines that are taken back, and what puts jobs and slots right afterwards."""
     if view.slurm is None:
         return []
-    return [*_drains(view), *_jobs(view), *_starts(view), *_undrains(view)]
+    return [*_jobs(view), *_drains(view), *_starts(view), *_undrains(view)]
 
 
 def _drains(view: View) -> list[Action]:
     """What the cloud's queue announced, told to Slurm."""
-    steps: list[Action] = []
+    alike: dict[str, list[Claim]] = {}
     for claim in view.snapshot.claims:
         notice, node = view.snapshot.progress.notices.get(claim.id), view.node(claim.slot)
         if notice is None or node is None or node.powered_down or "POWERING_DOWN" in node.flags:
             continue
         a_node = claim.state in (S.OPEN, S.CLOSING) or (claim.state in NOT_A_NODE and _used(claim, view))
         if a_node and (reason := to_write(node, notice)):
-            steps.append(Drain(claim.id, claim.slot, reason))
-    return steps
+            alike.setdefault(reason, []).append(claim)
+    return [Drain(tuple(c.id for c in some), tuple(c.slot for c in some), why) for why, some in alike.items()]
 
 
 def _used(claim: Claim, view: View) -> bool:
@@ -75,26 +75,23 @@ def _jobs(view: View) -> list[Action]:
     gone = {c.slot: c for c in view.snapshot.claims if c.state is S.LOST and c.offer.spot}
     if not ending and not gone:
         return []
-    requeues: dict[str, list[JobRun]] = {}
-    losses: dict[str, list[JobRun]] = {}
+    requeues: list[JobRun] = []
+    losses: list[JobRun] = []
     done: set[str] = set()
     for job in view.slurm.jobs if view.slurm else ():
         taken = [slot for slot in job.node_list if slot in gone]
         cut = [slot for slot in job.node_list if slot in ending]
         if job.state not in _AT_WORK or not (taken or cut) or (job.het_job_id or job.id) in done:
             continue
-        run = _run(job, view)
+        job_id = job.het_job_id or job.id
         if taken and job.restarts not in view.snapshot.interruptions.get(job.id, frozenset()):
-            losses.setdefault(f"spot machine of {taken[0]} is gone", []).append(run)
-        elif cut and (run.job_id, run.number) not in view.snapshot.progress.requeued:
-            requeues.setdefault(f"{cut[0]}: {ending[cut[0]].words}", []).append(run)
+            losses.append(_run(job, f"spot machine of {taken[0]} is gone", view))
+        elif cut and (job_id, job.restarts) not in view.snapshot.progress.requeued:
+            requeues.append(_run(job, f"{cut[0]}: {ending[cut[0]].words}", view))
         else:
             continue
-        done.add(run.job_id)
-    return [
-        *(Interrupted(tuple(runs), reason) for reason, runs in losses.items()),
-        *(Requeue(tuple(runs), reason) for reason, runs in requeues.items()),
-    ]
+        done.add(job_id)
+    return [*([Interrupted(tuple(losses))] if losses else []), *([Requeue(tuple(requeues))] if requeues else [])]
 
 
 def _ends(claim: Claim, view: View) -> Told | None:
@@ -102,12 +99,12 @@ def _ends(claim: Claim, view: View) -> Told | None:
     return told if told is not None and told.kind is NoticeKind.INTERRUPTION else None
 
 
-def _run(job: Job, view: View) -> JobRun:
+def _run(job: Job, reason: str, view: View) -> JobRun:
     """Of a het job all components begin anew together, by their common number."""
     if not job.het_job_id:
-        return JobRun(job.id, (job.id,), job.restarts, job.comment)
+        return JobRun(job.id, (job.id,), job.restarts, reason, job.comment)
     rows = tuple(j.id for j in (view.slurm.jobs if view.slurm else ()) if j.het_job_id == job.het_job_id)
-    return JobRun(job.het_job_id, rows, job.restarts, job.comment)
+    return JobRun(job.het_job_id, rows, job.restarts, reason, job.comment)
 
 
 def _starts(view: View) -> list[Action]:
@@ -139,9 +136,13 @@ def _undrains(view: View) -> list[Action]:
 
 
 def why_closed(claim: Claim, view: View) -> str:
-    """Why the node of a claim is closed for a notice; empty: it bears none."""
+    """Why the node of a claim is closed for a notice; empty: it bears none, or a hint on a node that a person holds."""
     told = told_of(view.node(claim.slot))
-    return f"its machine is taken back: {told.words}" if told is not None else ""
+    if told is None:
+        return ""
+    if told.kind is NoticeKind.INTERRUPTION:
+        return f"its machine is taken back: {told.words}"
+    return "" if told.before else f"its machine may be taken back: {told.words}"
 
 
 def notice_remarks(view: View) -> tuple[Remark, ...]:
@@ -149,10 +150,19 @@ def notice_remarks(view: View) -> tuple[Remark, ...]:
     told = {c.slot: t for c in view.snapshot.claims if c.state not in _BEFORE and (t := told_of(view.node(c.slot)))}
     remarks: list[Remark] = []
     for job in view.slurm.jobs if view.slurm is not None and told else ():
-        slot = next((s for s in job.node_list if s in told), "") if job.state in _AT_WORK else ""
+        here = [s for s in job.node_list if s in told] if job.state in _AT_WORK else []
+        slot = min(here, key=lambda s: told[s].kind is NoticeKind.REBALANCE, default="")
         if slot:
-            asked = (job.het_job_id or job.id, job.restarts) in view.snapshot.progress.requeued
-            stays = "; Slurm did not requeue it, so it runs until then" if asked else ""
-            text = f"the machine of {slot} is taken back: {told[slot].words}{stays}"
-            remarks.append(Remark("spot", f"job:{job.id}", "ends", text))
+            remarks.append(_remark(job, slot, told[slot], view))
     return tuple(remarks)
+
+
+def _remark(job: Job, slot: str, told: Told, view: View) -> Remark:
+    subject = f"job:{job.id}"
+    if told.kind is NoticeKind.REBALANCE:
+        text = f"the machine of {slot} may be taken back: {told.words}; the job runs on, and no new one starts there"
+        return Remark("spot", subject, "runs", text)
+    stays = ""
+    if (job.het_job_id or job.id, job.restarts) in view.snapshot.progress.unmoved:
+        stays = f"; Slurm did not requeue it, so it runs until {'then' if told.timed else 'its machine ends'}"
+    return Remark("spot", subject, "ends", f"the machine of {slot} is taken back: {told.words}{stays}")

@@ -35,10 +35,10 @@ class Wording:
         self._free = {name: packer.free_count(name) for name in snapshot.pools}
         self._slots = {n: free_slots_reason(snapshot, pool, self._free[n]) for n, pool in snapshot.pools.items()}
 
-    def of(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome, times: int = 0) -> tuple[str, str]:
-        """Verdict and reason. ``times``: how often machines were taken from the jobs, if they avoid spot for it."""
+    def of(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome) -> tuple[str, str]:
+        """Verdict and reason; see ``new_node`` for a job that gets one new node."""
         if ask.tasks == 1 and not done.left and len(done.there) + len(done.new) == 1:
-            return self._one((done.there or done.new)[0], times)
+            return self._one((done.there or done.new)[0])
         if not done.left and not done.new:
             return "covered", f"it has room on {_names(done.there)}"
         if not done.left and not done.there:
@@ -54,12 +54,19 @@ class Wording:
             parts.append(f"{done.left} task(s) wait: {self._left_out(ask, patterns, done)[1]}")
         return "boot" if done.new else "covered", "; ".join(parts)
 
-    def _one(self, found: Bin, times: int) -> tuple[str, str]:
+    def new_node(self, found: Bin, times: int, whose: str = "its machines") -> tuple[str, str]:
+        """The words for a job on this new node once all jobs that share it are placed.
+
+        ``times``: how often machines were taken from one of them, if it avoids spot for it.
+        """
+        offers = tuple(j.offer for j in self._judged[found.pool] if j.offer is not None and not j.refused)
+        offers = steady_first(offers) if times else offers
+        why = why_steady(offers, times, whose)
+        return "boot", f"it gets a new node in pool {found.pool}: {found.name}, {offers[0].id}{why}"
+
+    def _one(self, found: Bin) -> tuple[str, str]:
         if found.kind is Kind.NEW:
-            offers = tuple(j.offer for j in self._judged[found.pool] if j.offer is not None and not j.refused)
-            offers = steady_first(offers) if times else offers
-            why = why_steady(offers, times)
-            return "boot", f"it gets a new node in pool {found.pool}: {found.name}, {offers[0].id}{why}"
+            return self.new_node(found, 0)
         if found.claim is not None and found.kind is Kind.COMING:
             return "covered", f"it has room on {found.name}, which is {_COMING[found.claim.state]}"
         return "covered", f"it has room on {found.name}, which is up and open to it"

@@ -145,6 +145,11 @@ class Executor:
         match action:
             case Register() if len(action.addresses) > 1:
                 return [Register((pair,)) for pair in action.addresses]
+            case Drain() if len(action.nodes) > 1:
+                pairs = zip(action.claims, action.nodes, strict=True)
+                return [Drain((claim_id,), (node,), action.reason) for claim_id, node in pairs]
+            case StartNow() if len(action.jobs) > 1:
+                return [StartNow((job,)) for job in action.jobs]
             case Undrain() if len(action.nodes) > 1:
                 return [Undrain((node,)) for node in action.nodes]
             case NodeDown() if len(action.nodes) > 1:
@@ -192,17 +197,19 @@ class Executor:
             case NodeDown():
                 self._scheduler.down(action.nodes, action.reason)
             case Drain():
-                self._scheduler.drain((action.node,), action.reason)
-                self._store.append(f"slot:{action.node}", new="drained", reason=action.reason, cause="spot",
-                                   data={"claim": action.claim_id})  # fmt: skip
+                self._scheduler.drain(action.nodes, action.reason)
+                with self._store.batch():
+                    for claim_id, node in zip(action.claims, action.nodes, strict=True):
+                        self._store.append(f"slot:{node}", new="drained", reason=action.reason, cause="spot",
+                                           data={"claim": claim_id})  # fmt: skip
             case Undrain():
                 self._scheduler.resume(action.nodes)
             case Interrupted():
-                self._interruptions.note(action)
+                return self._interruptions.note(action.runs)
             case Requeue():
-                self._interruptions.requeue(action)
+                return self._interruptions.requeue(action.runs, now)
             case StartNow():
-                self._interruptions.start_now(action)
+                self._scheduler.start_now(action.jobs)
             case _:
                 raise TypeError(f"no such step: {action!r}")
         return 1

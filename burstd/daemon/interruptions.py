@@ -1,12 +1,13 @@
 """Jobs whose machines are taken back: their requeue, and how often it has happened to each of them.
 
 Each run of a job that is cut short is an event of the job, written before Slurm is told, once for each run: so the
-count is right whatever dies on the way. The runs of jobs that are in the queue are kept in memory, read once.
+count is right whatever dies on the way. A run that Slurm does not requeue is struck out by another event. The runs of
+jobs that are in the queue are kept in memory, read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import structlog
 
@@ -14,13 +15,17 @@ from burstd.core.notices import INTERRUPTED
 from burstd.daemon.memory import Memory
 from burstd.model.errors import SchedulerRefused
 from burstd.model.job import Job
-from burstd.model.plan import Interrupted, JobRun, Requeue, StartNow
+from burstd.model.plan import JobRun
 from burstd.model.scheduler import Scheduler
 from burstd.store import Store
 
 log = structlog.get_logger(__name__)
 
 _NONE: frozenset[int] = frozenset()
+NOT_REQUEUED = "not requeued"
+"""State of a job's event: this run does not count as cut short, as Slurm did not requeue it."""
+INTERRUPTED_AT_LAST = "interrupted at last"
+"""State of a job's event: this run, once not requeued, was cut short after all."""
 
 
 class Interruptions:
@@ -33,69 +38,89 @@ class Interruptions:
         self._runs: dict[str, frozenset[int]] = {}
 
     def of(self, jobs: Sequence[Job]) -> Mapping[str, frozenset[int]]:
-        """The runs that were cut short, of those jobs that were started before. Reads what is not known so far."""
+        """The runs of these jobs that were cut short. Reads what is not known so far of those started before."""
         if not jobs:
             return {}
         here = {job.id for job in jobs}
         self._runs = {job: runs for job, runs in self._runs.items() if job in here}
-        words = {job.het_job_id or job.id for job in jobs} if self._memory.requeued else set()
-        self._memory.requeued = {run for run in self._memory.requeued if run[0] in words}
-        again = [job.id for job in jobs if job.restarts]
-        self._read(again)
-        return {job: runs for job in again if (runs := self._runs[job])}
+        memory = self._memory
+        words = {job.het_job_id or job.id for job in jobs} if memory.requeued or memory.unmoved else set()
+        memory.requeued = {run for run in memory.requeued if run[0] in words}
+        memory.unmoved = {run: at for run, at in memory.unmoved.items() if run[0] in words}
+        self._read([job.id for job in jobs if job.restarts])
+        return {job: runs for job, runs in self._runs.items() if runs}
 
     def _read(self, jobs: Collection[str]) -> None:
         unknown = {job for job in jobs if job not in self._runs}
-        if unknown:
-            found = self._store.cut_runs(unknown, INTERRUPTED)
-            self._runs |= {job: found.get(job, _NONE) for job in unknown}
-
-    def note(self, action: Interrupted | Requeue) -> None:
-        """Writes down that these runs end with their machine, those that are not on record."""
-        self._read([row for run in action.runs for row in run.rows])
-        news = [(row, run.number) for run in action.runs for row in run.rows if run.number not in self._runs[row]]
-        with self._store.batch():
-            for row, number in news:
-                data = {"run": number}
-                self._store.append(f"job:{row}", new=INTERRUPTED, reason=action.reason, cause="spot", data=data)
-        for row, number in news:
-            self._runs[row] |= {number}
-
-    def requeue(self, action: Requeue) -> None:
-        """Has the jobs begin anew. One that Slurm does not requeue is left to run, and says why in its comment."""
-        self.note(action)
-        try:
-            self._scheduler.requeue_jobs([run.job_id for run in action.runs])
-        except SchedulerRefused as error:
-            # Those that could be are requeued by now: asked alone, they are refused as pending.
-            for run in action.runs:
-                self._requeue_one(run, action.reason, error if len(action.runs) == 1 else None)
-        self._memory.requeued.update((run.job_id, run.number) for run in action.runs)
-        log.info("jobs are requeued", jobs=[run.job_id for run in action.runs], reason=action.reason)
-
-    def _requeue_one(self, run: JobRun, reason: str, refused: SchedulerRefused | None) -> None:
-        if refused is None:
-            try:
-                self._scheduler.requeue_jobs([run.job_id])
-            except SchedulerRefused as error:
-                refused = error
-        if refused is None or "pending" in str(refused):
+        if not unknown:
             return
-        log.warning("job is not requeued", job=run.job_id, reason=reason, error=str(refused))
+        cut = self._store.cut_runs(unknown, INTERRUPTED)
+        stayed = self._store.cut_runs(cut, NOT_REQUEUED)
+        late = self._store.cut_runs(stayed, INTERRUPTED_AT_LAST)
+        for job in unknown:
+            runs = cut.get(job, _NONE) - stayed.get(job, _NONE)
+            self._runs[job] = runs | late.get(job, _NONE)
+
+    def note(self, runs: Iterable[JobRun]) -> int:
+        """Writes down that these runs end with their machine, those that are not on record; returns how many."""
+        runs = tuple(runs)
+        self._read([row for run in runs for row in run.rows])
+        news = [(row, run) for run in runs for row in run.rows if run.number not in self._runs[row]]
+        with self._store.batch():
+            for row, run in news:
+                new = INTERRUPTED_AT_LAST if (run.job_id, run.number) in self._memory.unmoved else INTERRUPTED
+                self._store.append(f"job:{row}", new=new, reason=run.reason, cause="spot", data={"run": run.number})
+        for row, run in news:
+            self._runs[row] |= {run.number}
+        return len(news)
+
+    def requeue(self, runs: Sequence[JobRun], now: float) -> int:
+        """Has the jobs begin anew; returns how many do. One that Slurm does not requeue runs on, and says why."""
+        fresh = [run for run in runs if (run.job_id, run.number) not in self._memory.unmoved]
+        self.note(fresh)
+        refused = self._ask(fresh)
+        for run in runs:
+            if run not in fresh and (error := self._refusal([run])) is not None:
+                refused[run] = error
+        taken = [run for run in runs if run not in refused]
+        self.note(taken)  # Those that were refused before are not on record.
+        self._memory.requeued.update((run.job_id, run.number) for run in taken)
+        for run in taken:
+            self._memory.unmoved.pop((run.job_id, run.number), None)
+        for run, error in refused.items():
+            if run in fresh:
+                self._stays(run, error)
+            self._memory.unmoved[run.job_id, run.number] = now
+        if taken:
+            log.info("jobs are requeued", jobs=[run.job_id for run in taken])
+        return len(taken)
+
+    def _refusal(self, runs: Sequence[JobRun]) -> SchedulerRefused | None:
+        try:
+            self._scheduler.requeue_jobs([run.job_id for run in runs])
+        except SchedulerRefused as error:
+            return error
+        return None
+
+    def _ask(self, runs: Sequence[JobRun]) -> dict[JobRun, SchedulerRefused]:
+        """Asks for all at once; where Slurm refuses, by halves: what begins anew by then is left so."""
+        error = self._refusal(runs) if runs else None
+        if error is None:
+            return {}
+        if len(runs) == 1:
+            return {runs[0]: error}
+        half = len(runs) // 2
+        return self._ask(runs[:half]) | self._ask(runs[half:])
+
+    def _stays(self, run: JobRun, error: SchedulerRefused) -> None:
+        log.warning("job is not requeued", job=run.job_id, reason=run.reason, error=str(error))
+        data = {"run": run.number}
         for row in run.rows:
-            self._store.append(f"job:{row}", new="not requeued", reason=f"{reason}; {refused}", cause="spot")
+            text = f"{run.reason}; {error}"
+            self._store.append(f"job:{row}", new=NOT_REQUEUED, reason=text, cause="spot", data=data)
+            self._runs[row] -= {run.number}
         if not run.comment:
-            self._tell(run, f"burstd: {reason}; it may not be requeued and runs until then")
-
-    def _tell(self, run: JobRun, text: str) -> None:
-        try:
-            self._scheduler.set_comment(run.job_id, text)
-        except SchedulerRefused as error:
-            log.info("job has gone before it was told", job=run.job_id, error=str(error))
-
-    def start_now(self, action: StartNow) -> None:
-        """Spares requeued jobs their two minutes; one that has gone meanwhile needs nothing."""
-        try:
-            self._scheduler.start_now(action.jobs)
-        except SchedulerRefused as error:
-            log.info("a requeued job was not told to start at once", jobs=list(action.jobs), error=str(error))
+            try:
+                self._scheduler.set_comment(run.job_id, f"burstd: {run.reason}; Slurm does not requeue it: {error}")
+            except SchedulerRefused as gone:
+                log.info("job has gone before it was told", job=run.job_id, error=str(gone))

@@ -12,6 +12,8 @@ from burstd.model.snapshot import Progress
 
 REFUSED_S = 5.0
 UNBINDABLE_S = 3600.0
+UNMOVED_S = 20.0
+"""A job that Slurm did not requeue is asked for again after this pause."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,9 @@ class Memory:
     covered_since: Mapping[str, float] = field(default_factory=dict)
     booted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     requeued: set[tuple[str, int]] = field(default_factory=set)
-    """Runs of jobs of the queue whose requeue Slurm has taken, or refused."""
+    """Runs of jobs of the queue whose requeue Slurm has taken."""
+    unmoved: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Runs of jobs of the queue whose requeue Slurm has refused, and when last."""
     refusals: dict[Action, tuple[float, str]] = field(default_factory=dict)
 
     def rest(self, key: str, now: float, pause: float) -> None:
@@ -103,7 +107,8 @@ class Memory:
             tried_since=dict(self.tried_since),
             covered_since=dict(self.covered_since),
             booted=dict(self.booted),
-            requeued=frozenset(self.requeued),
+            requeued=frozenset(self.requeued.union(r for r, at in self.unmoved.items() if now - at < UNMOVED_S)),
+            unmoved=frozenset(self.unmoved),
         )
 
     def due(self, now: float) -> float:

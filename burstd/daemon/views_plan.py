@@ -12,6 +12,7 @@ from burstd.model.plan import (
     Bind,
     Drain,
     Interrupted,
+    JobRun,
     Launch,
     Learn,
     MakeClaim,
@@ -93,6 +94,11 @@ def _step(action: Action, claims: dict[str, Claim]) -> StepView:
     return StepView(action=type(action).__name__, text=text, claims=list(ids), nodes=list(nodes), jobs=jobs)
 
 
+def _reasons(runs: Sequence[JobRun]) -> str:
+    reasons = list(dict.fromkeys(run.reason for run in runs))
+    return reasons[0] + (f", and {len(reasons) - 1} more such" if len(reasons) > 1 else "")
+
+
 def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str], Collection[str]]:
     """The sentence, the claims and the nodes of a step."""
 
@@ -129,14 +135,14 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
             return f"{how} {compress(nodes)} in Slurm: {reason}", ends, nodes
         case NodeDown(nodes, reason):
             return f"set {compress(nodes)} down in Slurm: {reason}", [], nodes
-        case Drain(claim_id, slot, reason):
-            return f"drain {slot} in Slurm: {reason}", [claim_id], [slot]
+        case Drain(ids, nodes, reason):
+            return f"drain {compress(nodes)} in Slurm: {reason}", ids, nodes
         case Undrain(nodes):
             return f"take burstd's drain off {compress(nodes)}: no machine stands behind it", [], nodes
-        case Requeue(runs, reason):
-            return f"requeue {_jobs(run.job_id for run in runs)}: {reason}", [], []
-        case Interrupted(runs, reason):
-            return f"note that {_jobs(run.job_id for run in runs)} lost a machine: {reason}", [], []
+        case Requeue(runs):
+            return f"requeue {_jobs(run.job_id for run in runs)}: {_reasons(runs)}", [], []
+        case Interrupted(runs):
+            return f"note that {_jobs(run.job_id for run in runs)} lost a machine: {_reasons(runs)}", [], []
         case StartNow(jobs):
             return f"let {_jobs(jobs)} start again at once", [], []
         case Terminate(ids, reason):

@@ -141,10 +141,10 @@ class NodeDown:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Tell Slurm that a machine is taken back: no new job on its node."""
+    """Tell Slurm that machines are taken back: no new job on their nodes. ``claims`` in the order of ``nodes``."""
 
-    claim_id: str
-    node: str
+    claims: tuple[str, ...]
+    nodes: tuple[str, ...]
     reason: str
 
 
@@ -163,6 +163,7 @@ class JobRun:
     """As scontrol takes it."""
     rows: tuple[str, ...]
     number: int
+    reason: str
     comment: str = ""
     """What stands in the job's comment."""
 
@@ -172,7 +173,6 @@ class Requeue:
     """Have running jobs begin anew elsewhere. One that may not be requeued runs on."""
 
     runs: tuple[JobRun, ...]
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,6 @@ class Interrupted:
     """Write down that runs end because their machine was taken away."""
 
     runs: tuple[JobRun, ...]
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,8 @@ class Scheduler(Protocol):
     def requeue_jobs(self, job_ids: Collection[str]) -> None:
         """Has running jobs begin anew; of a het job the id is its number. Those that can be are, also where it raises.
 
-        Raises SchedulerRefused where one is pending or over, or must not be requeued (``sbatch --no-requeue``).
+        Jobs that are pending, ending or over are left as they are. Raises SchedulerRefused where one is not known, or
+        must not be requeued (``sbatch --no-requeue``).
         """
         ...
 

@@ -124,7 +124,9 @@ class Progress:
     notices: Mapping[str, Notice] = field(default_factory=dict)
     """By claim, what the queues of clouds have announced of its machine and was not settled so far."""
     requeued: frozenset[tuple[str, int]] = frozenset()
-    """Runs (a job's id for scontrol, its restarts before) whose requeue Slurm has taken, or refused."""
+    """Runs (a job's id for scontrol, its restarts before) whose requeue Slurm has taken, or refused a moment ago."""
+    unmoved: frozenset[tuple[str, int]] = frozenset()
+    """Runs whose requeue Slurm has refused so far."""
     booted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long the latest nodes of each pool took from their claim until they were ready, in seconds."""
 

@@ -94,9 +94,8 @@ class Jobs:
                 self._requeue(job, 0.0)
 
     def begin_anew(self, jobs: Sequence[SimJob]) -> None:
-        """``scontrol requeue`` as slurmctld takes it: refused, with ValueError, for what waits or must not."""
-        if any(job.state not in (JobState.RUNNING, JobState.CONFIGURING) for job in jobs):
-            raise ValueError("Job is pending execution")
+        """``scontrol requeue incomplete``: nothing for what does not run; ValueError for what must not begin anew."""
+        jobs = [job for job in jobs if job.state in (JobState.RUNNING, JobState.CONFIGURING)]
         if not all(job.spec.requeue for job in jobs):
             raise ValueError("Requested operation is presently disabled")
         for job in jobs:

@@ -145,8 +145,10 @@ class SimSlurm:
         refused: list[str] = []
         for job_id in job_ids:
             try:
-                self._jobs.begin_anew(self._named(job_id))
-            except (SchedulerRefused, ValueError) as error:
+                self._jobs.begin_anew(self._jobs.named(job_id))
+            except KeyError:
+                refused.append(f"Invalid job id specified for job {job_id}")
+            except ValueError as error:
                 refused.append(f"{error} for job {job_id}")
         if refused:
             raise SchedulerRefused(refused[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from burstd.model.errors import SchedulerRefused
 from burstd.model.job import Job
 from burstd.model.node import Node, Reservation
 from burstd.slurm import binding, gate, jobs, nodes, reservations
@@ -12,6 +13,8 @@ from burstd.slurm.hostlist import compress
 
 _ADDRESSES_AT_ONCE = 1000
 """A single argument of a command may have 128 KiB."""
+_JOBS_AT_ONCE = 1000
+"""scontrol asks slurmctld for one job after another: this many must be done before the command's timeout."""
 
 
 class CommandScheduler:
@@ -97,8 +100,16 @@ class CommandScheduler:
         self._update_nodes(nodes, "State=DOWN", f"Reason={_one_line(reason)}")
 
     def requeue_jobs(self, job_ids: Collection[str]) -> None:
-        """See Scheduler."""
-        self._commands("scontrol", "requeue", ",".join(job_ids))
+        """See Scheduler. Without ``incomplete`` Slurm runs a job again that has ended, or was cancelled, meanwhile."""
+        ids = list(job_ids)
+        refused: SchedulerRefused | None = None
+        for start in range(0, len(ids), _JOBS_AT_ONCE):
+            try:
+                self._commands("scontrol", "requeue", "incomplete", ",".join(ids[start : start + _JOBS_AT_ONCE]))
+            except SchedulerRefused as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def start_now(self, job_ids: Collection[str]) -> None:
         """See Scheduler."""

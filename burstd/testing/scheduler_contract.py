@@ -318,13 +318,32 @@ class SchedulerContract:
         until(paused, "Slurm's pause")
         assert {(row.state, row.restarts) for row in rows} == {(JobState.PENDING, 1)}
         assert all(60 < row.eligible - time.time() < 130 for row in rows)
-        with pytest.raises(SchedulerRefused, match="pending"):
-            scheduler.requeue_jobs([one])
+        scheduler.requeue_jobs([one, task])
+        assert {row.restarts for row in scheduler.jobs() if row.id in (one, task)} == {1}
         until(lambda: all(row.eligible - time.time() < 117 for row in rows), "their credentials out of date")
         scheduler.start_now([one, task])
         until(lambda: running(cluster, one) and running(cluster, task), "both running again")
         with pytest.raises(SchedulerRefused):
             scheduler.requeue_jobs(["999999"])
+
+    def test_a_job_that_is_over_does_not_begin_anew(self, cluster: ClusterUnderTest) -> None:
+        """Neither one that was cancelled since it was seen to run, nor one that ended, nor one that is ending."""
+        scheduler = cluster.scheduler
+        slots = self.up(cluster, 4)
+        scheduler.set_gate([slot for slot in cluster.slots if slot not in slots])
+        words = "sbatch --parsable -o /dev/null -p burst -c1"
+        ended = cluster.shell(f"{words} --wrap true", "ada").strip()
+        cancelled, runs = submit(cluster, "-c1"), submit(cluster, "-c1")
+        until(lambda: running(cluster, cancelled) and running(cluster, runs), "the jobs running")
+        until(lambda: job(cluster, ended) is None, "the short one over")
+        cluster.shell(f"scancel {cancelled}")
+        scheduler.requeue_jobs([cancelled, ended, runs])
+        until(lambda: job(cluster, cancelled) is None, "the cancelled one over")
+        scheduler.requeue_jobs([cancelled, ended])
+        assert (job(cluster, cancelled), job(cluster, ended)) == (None, None)
+        again = job(cluster, runs)
+        assert again is not None
+        assert (again.state, again.restarts) == (JobState.PENDING, 1)
 
     def test_a_het_job_begins_anew_by_its_number(self, cluster: ClusterUnderTest) -> None:
         """All its components do."""

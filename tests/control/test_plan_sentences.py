@@ -56,10 +56,13 @@ SENTENCES: list[tuple[Action, str]] = [
     (Unbind("103", "it runs"), "let other jobs than 103 use its nodes again: it runs"),
     (PowerDown(("gpu3",), True, "over"), "power down (jobs on them are requeued) gpu3 in Slurm: over"),
     (NodeDown(("gpu3",), "died"), "set gpu3 down in Slurm: died"),
-    (Drain("c-gpu3", "gpu3", "burstd: rebalance hint"), "drain gpu3 in Slurm: burstd: rebalance hint"),
+    (Drain(("c-gpu3", "c-gpu4"), ("gpu3", "gpu4"), "burstd: x"), "drain gpu[3-4] in Slurm: burstd: x"),
     (Undrain(("gpu3", "gpu4")), "take burstd's drain off gpu[3-4]: no machine stands behind it"),
-    (Requeue((JobRun("103", ("103",), 0), JobRun("7", ("7+0",), 1)), "it ends"), "requeue jobs 103, 7: it ends"),
-    (Interrupted((JobRun("103", ("103",), 0),), "it is gone"), "note that job 103 lost a machine: it is gone"),
+    (
+        Requeue((JobRun("103", ("103",), 0, "gpu3: it ends"), JobRun("7", ("7+0",), 1, "gpu4: it ends"))),
+        "requeue jobs 103, 7: gpu3: it ends, and 1 more such",
+    ),
+    (Interrupted((JobRun("103", ("103",), 0, "it is gone"),)), "note that job 103 lost a machine: it is gone"),
     (StartNow(("103",)), "let job 103 start again at once"),
     (Terminate(("c-gpu3", "c-unknown"), "over"), "end the machines of c-unknown,gpu3: over"),
     (

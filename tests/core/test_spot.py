@@ -12,8 +12,8 @@ from burstd.core.notices import Told, read, settled, to_write, words
 from burstd.core.tuning import Tuning
 from burstd.model.claim import ClaimState as S
 from burstd.model.job import Job, JobState
-from burstd.model.node import Node
-from burstd.model.plan import Action, Drain, Interrupted, Move, Requeue, SetGate, StartNow, Undrain
+from burstd.model.node import Node, Reservation
+from burstd.model.plan import Action, Bind, Drain, Interrupted, Move, Requeue, SetGate, StartNow, Unbind, Undrain
 from burstd.model.provider import Notice, NoticeKind
 from burstd.model.snapshot import Progress, SlurmView, Snapshot
 
@@ -112,7 +112,7 @@ BUSY = {"state": "MIXED", "cpus_allocated": 1}
 @pytest.mark.parametrize("kind", [I, R])
 def test_what_a_queue_announced_is_told_to_slurm(kind: NoticeKind) -> None:
     steps = plan(S.OPEN, up(**BUSY), at_work(), told=notice(kind))
-    assert [a for a in steps if isinstance(a, Drain)] == [Drain("c-cpu1", "cpu1", words(notice(kind)))]
+    assert [a for a in steps if isinstance(a, Drain)] == [Drain(("c-cpu1",), ("cpu1",), words(notice(kind)))]
     assert not [a for a in steps if isinstance(a, Requeue)]
 
 
@@ -153,6 +153,77 @@ def test_a_hint_leaves_jobs_alone_and_closes_the_node() -> None:
     steps = plan(S.OPEN, drained("burstd: rebalance hint", **BUSY), at_work())
     assert not [a for a in steps if isinstance(a, Requeue)]
     assert [a.closes for a in steps if isinstance(a, SetGate)] == [("c-cpu1",)]
+
+
+@pytest.mark.parametrize(("end", "closed"), [("rebalance hint", False), (ENDS, True)])
+def test_a_node_that_a_person_holds_is_closed_only_for_an_end(end: str, *, closed: bool) -> None:
+    steps = plan(S.OPEN, drained(f"bad disk; burstd: {end}", **BUSY), at_work())
+    assert bool([a for a in steps if isinstance(a, SetGate) and a.closes]) is closed
+
+
+@pytest.mark.parametrize(
+    ("reason", "unmoved", "verdict", "words"),
+    [
+        (ENDS, (), "ends", f"the machine of cpu1 is taken back: {ENDS}"),
+        (ENDS, (("7", 0),), "ends", "Slurm did not requeue it, so it runs until then"),
+        ("interruption", (("7", 0),), "ends", "Slurm did not requeue it, so it runs until its machine ends"),
+        ("rebalance hint", (), "runs", "may be taken back: rebalance hint; the job runs on"),
+    ],
+)
+def test_what_is_said_of_a_job_there(reason: str, unmoved: tuple[Any, ...], verdict: str, words: str) -> None:
+    mine = claim("cpu1", S.OPEN, offer=SPOT)
+    found = world(at_work(), pools=(CPU,), claims=(mine,), nodes=(drained(f"burstd: {reason}", **BUSY),))
+    plan = decide(replace(found, progress=Progress(unmoved=frozenset(unmoved))), (), Tuning())
+    [remark] = [r for r in plan.remarks if r.by == "spot"]
+    assert remark.verdict == verdict
+    assert words in remark.reason
+
+
+def test_many_nodes_are_one_drain_and_one_requeue() -> None:
+    """What runs on nodes that are drained already comes first."""
+    slots = ("cpu1", "cpu2", "cpu3", "cpu4")
+    claims = tuple(claim(s, S.OPEN, offer=SPOT, address="10.0.0.1") for s in slots)
+    nodes = tuple((drained(f"burstd: {ENDS}") if s < "cpu3" else up()) for s in slots)
+    nodes = tuple(replace(n, name=s, state="MIXED", cpus_allocated=1) for n, s in zip(nodes, slots, strict=True))
+    jobs = tuple(job(s[-1], state=JobState.RUNNING, node_list=(s,)) for s in slots)
+    notices = {c.id: notice() for c in claims}
+    found = replace(world(*jobs, pools=(CPU,), claims=claims, nodes=nodes), progress=Progress(notices=notices))
+    first, second = [a for a in decide(found, (), Tuning()).actions if isinstance(a, Drain | Requeue)]
+    assert isinstance(first, Requeue)
+    assert [(r.job_id, r.reason) for r in first.runs] == [("1", f"cpu1: {ENDS}"), ("2", f"cpu2: {ENDS}")]
+    assert second == Drain(("c-cpu3", "c-cpu4"), ("cpu3", "cpu4"), f"burstd: {ENDS}")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "spot", "bound"), [(("1",), False, True), (("1",), True, False), (("1", "2"), False, False)]
+)
+def test_a_machine_on_demand_is_kept_for_the_job_that_lost_others(
+    jobs: tuple[str, ...], *, spot: bool, bound: bool
+) -> None:
+    mine = claim("cpu1", S.READY, offer=offer(spot=spot), jobs=jobs)
+    waiting = job("1", restarts=2, reason="BeginTime", eligible=NOW + 60)
+    found = world(waiting, job("2"), pools=(CPU,), claims=(mine,))
+    steps = decide(replace(found, interruptions={"1": frozenset({0, 1})}), (), Tuning()).actions
+    assert bool([a for a in steps if isinstance(a, Bind)]) is bound
+
+
+@pytest.mark.parametrize(("eligible", "kept"), [(NOW + 60, True), (NOW - 10, True), (NOW - 70, False)])
+def test_a_binding_waits_while_slurm_keeps_the_job(eligible: float, *, kept: bool) -> None:
+    waiting = job("1", restarts=2, reason="BeginTime" if eligible > NOW else "Resources", eligible=eligible)
+    found = world(waiting, pools=(CPU,), claims=(claim("cpu1", S.OPEN, jobs=("1",)),))
+    slurm = found.slurm
+    assert isinstance(slurm, SlurmView)
+    until = NOW + 300 * 86400.0
+    held = Reservation("burstd-1", frozenset({"cpu1"}), ("ada",), frozenset(), "1", start=NOW, end=until)
+    found = replace(
+        found,
+        slurm=replace(slurm, reservations=(held,)),
+        bound={"1": frozenset({"cpu1"})},
+        progress=Progress(bound_since={"1": NOW - 100}),
+        interruptions={"1": frozenset({0, 1})},
+    )
+    unbound = [a for a in decide(found, (), Tuning(bind_timeout_s=60)).actions if isinstance(a, Unbind)]
+    assert (unbound == []) is kept
 
 
 def test_a_person_s_drain_is_a_person_s() -> None:
@@ -222,6 +293,13 @@ def test_explain_says_why_it_is_on_demand() -> None:
     verdict, reason = said(found)
     assert verdict == "boot"
     assert reason.endswith("cpu1, sky/r1/a/a/on-demand (on demand: its machines were taken back 2 times)")
+
+
+def test_explain_says_it_of_a_job_that_shares_the_machine_too() -> None:
+    offers = (offer("a", "1", spot=True), offer("a", "3"))
+    found = world(job("2"), job("1", submitted=NOW - 10), offers=offers)
+    _, reason = said(decide(replace(found, interruptions={"1": frozenset({0, 1})}), (), Tuning()).target, "2")
+    assert reason.endswith("on-demand (on demand: machines of a job that shares it were taken back 2 times)")
 
 
 def test_without_an_on_demand_offer_spot_it_stays() -> None:

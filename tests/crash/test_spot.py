@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from burstd.model.claim import ClaimState
+from burstd.model.job import JobState
 from burstd.sim.job import JobSpec
 from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running, until
 from tests.crash.world import ADMINS, SLURM, TUNING, World
@@ -107,13 +109,51 @@ def test_a_job_that_must_not_be_requeued_runs_until_its_machine_ends(world: Worl
     claim = running(world, job)
     take_back(world, job, 60.0)
     until(world, lambda: bool(world.slurm.job(job).comment), 15)
-    assert "may not be requeued" in world.slurm.job(job).comment
+    assert "Requested operation is presently disabled" in world.slurm.job(job).comment
+    assert interruptions(world, job) == [0]
+    assert [e.data for e in world.store.events(subject=f"job:{job}") if e.new == "not requeued"] == [{"run": 0}]
     assert world.states(job) == [RUNNING]
     assert world.reconciler is not None
     assert "refused" not in world.reconciler.alarm
     until(world, lambda: world.states(job) != [RUNNING], 120)
     assert interruptions(world, job) == [0]
     until(world, lambda: world.store.claim(claim.id).state is ClaimState.GONE, 90)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "ended"])
+def test_a_job_that_ends_before_it_is_requeued_is_not_run_again(
+    world: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.slurm.submit(JOB)
+    running(world, job)
+    requeue = world.slurm.requeue_jobs
+    asked: list[str] = []
+
+    def late(ids: Collection[str]) -> None:
+        asked.extend(ids)
+        if how == "cancelled":
+            world.slurm.cancel(job)
+        else:
+            world.slurm._jobs._finish(world.slurm.job(job))
+        requeue(ids)
+
+    monkeypatch.setattr(world.slurm, "requeue_jobs", late)
+    take_back(world, job, 120.0)
+    final = JobState.CANCELLED if how == "cancelled" else COMPLETED
+    until(world, lambda: world.states(job) == [final], 30)
+    world.run(60)
+    assert (asked, world.slurm.job(job).restarts, world.states(job)) == ([job], 0, [final])
+
+
+def test_several_nodes_are_taken_back_at_once(world: World) -> None:
+    jobs = [world.slurm.submit(replace(JOB, exclusive=True)) for _ in range(3)]
+    for job in jobs:
+        running(world, job)
+    for job in jobs:
+        take_back(world, job, 120.0)
+    until(world, lambda: all(world.states(job) == [PENDING] for job in jobs), 15)
+    assert [interruptions(world, job) for job in jobs] == [[0], [0], [0]]
+    ends_well(world, *jobs)
 
 
 def test_a_node_drains_itself_while_burstd_is_dead(world: World) -> None:
@@ -159,7 +199,7 @@ def test_a_machine_that_is_no_node_yet_is_given_up(world: World, after_s: float)
     claim = running(world, job, 120)
     assert claim.id != one.claim_id
     until(world, lambda: not any(i.id == one.id for i in world.living()), 60)
-    assert world.store.claim(one.claim_id).error in ("interrupted", "")
+    assert world.store.claim(one.claim_id).error == "interrupted"
     ends_well(world, job)
 
 
