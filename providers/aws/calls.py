@@ -16,12 +16,14 @@ from burstd.model.errors import (
     CloudUnavailable,
     OutcomeUnknown,
     ProviderError,
+    RateLimited,
 )
 from providers.aws.errors import of_code
 from providers.aws.settings import AwsSettings
 
 _READ_ATTEMPTS = 5
 _CONNECT_S = 5.0
+_NO_CREDENTIALS = "boto3 has no credentials for burstd's user"
 _PRICE_REGIONS = {"eu": "eu-central-1", "ap": "ap-south-1"}
 """Amazon's price list is served from three regions only; any of them knows all."""
 
@@ -34,6 +36,8 @@ class Calls:
         self._lock = threading.Lock()
         self._session: Any = None
         self._clients: dict[tuple[str, bool], Any] = {}
+        self._here = threading.local()
+        """``sent``: whether the call that this thread makes has gone out, as far as botocore knows."""
         self.made: Counter[str] = Counter()
         """Calls so far, by the operation's name in snake case; botocore's own repeats are not counted."""
 
@@ -69,17 +73,33 @@ class Calls:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - a site without AWS has none
 
         unclear = OutcomeUnknown if changes else CloudUnavailable
+        self._here.sent = False
         try:
             client = self._client(service, changes)
             self.made[operation] += 1
             answer: Mapping[str, Any] = getattr(client, operation)(**words)
         except ClientError as error:
-            said = error.response.get("Error", {})
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
-            raise of_code(said.get("Code", ""), said.get("Message", ""), status, unclear) from error
+            raise self._refused(error, unclear) from error
         except BotoCoreError as error:
-            raise _unsent(error, unclear) from error
+            # Without the cause: what a credential process wrote is in it, and would be in a traceback.
+            raise _without_answer(error, unclear, sent=self._here.sent) from None
+        except Exception as error:  # noqa: BLE001 - boto3 lets through whatever credentials, files and parsers raise
+            raise _strange(error, unclear, sent=self._here.sent) from None
         return answer
+
+    def _refused(self, error: Any, unclear: type[ProviderError]) -> ProviderError:
+        said = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+        code, text = said.get("Code", ""), said.get("Message", "")
+        if self._here.sent:
+            return of_code(code, text, status, unclear)
+        # It is boto3's own call for credentials, such as AssumeRole, that was refused.
+        found = of_code(code, text, status, CloudUnavailable)
+        return found if isinstance(found, RateLimited | CloudUnavailable) else AuthFailed(f"{_NO_CREDENTIALS}: {found}")
+
+    def _sends(self, **_: Any) -> None:
+        """For botocore's event, between the signing of a request and its way out."""
+        self._here.sent = True
 
     def _client(self, service: str, changes: bool) -> Any:
         with self._lock:
@@ -103,26 +123,45 @@ class Calls:
         region = settings.region
         if service == "pricing":
             region = _PRICE_REGIONS.get(settings.region.partition("-")[0], "us-east-1")
-        return self._session.client(
+        made = self._session.client(
             service, region_name=region, config=config, endpoint_url=settings.endpoint_url or None
         )
+        made.meta.events.register("before-send", self._sends)
+        return made
 
 
-def _unsent(error: Exception, unclear: type[ProviderError]) -> ProviderError:
-    """The error where no answer came: whether the call went out decides."""
+def _without_answer(error: Any, unclear: type[ProviderError], *, sent: bool) -> ProviderError:
+    """The error where no answer came: whether the call may have been carried out decides."""
     from botocore import exceptions as e  # noqa: PLC0415 - see above
 
     text = " ".join(str(error).split())
+    others_words = (e.CredentialRetrievalError, e.TokenRetrievalError, e.SSOTokenLoadError, e.MetadataRetrievalError)
+    if isinstance(error, others_words):
+        # What a credential process or a token's file said may hold secrets.
+        source = error.kwargs.get("provider", "")
+        return AuthFailed(f"{_NO_CREDENTIALS}: {type(error).__name__}" + (f" of {source}" if source else ""))
     no_credentials = (
-        e.NoCredentialsError, e.PartialCredentialsError, e.CredentialRetrievalError, e.ProfileNotFound,
-        e.TokenRetrievalError, e.UnauthorizedSSOTokenError, e.SSOError, e.NoAuthTokenError,
+        e.NoCredentialsError, e.PartialCredentialsError, e.ProfileNotFound, e.SSOError, e.NoAuthTokenError,
+        e.InvalidConfigError, e.ConfigParseError, e.ConfigNotFound, e.UnknownCredentialError,
+        e.RefreshWithMFAUnsupportedError, e.MissingDependencyException,
     )  # fmt: skip
     if isinstance(error, no_credentials):
-        return AuthFailed(f"boto3 finds no credentials for burstd's user: {text}")
-    # Never sent: no connection, or words that botocore itself refuses.
-    never = (e.EndpointConnectionError, e.ConnectTimeoutError, e.ProxyConnectionError, e.SSLError, e.NoRegionError)
-    if isinstance(error, never):
-        return CloudUnavailable(f"Amazon cannot be reached: {text}")
+        return AuthFailed(f"{_NO_CREDENTIALS}: {text}")
     if isinstance(error, (e.ParamValidationError, e.UnknownParameterError)):
         return of_code("ParamValidation", text, 400, unclear)
+    unconnected = (e.EndpointConnectionError, e.ConnectTimeoutError, e.ProxyConnectionError)
+    # TLS may break while the answer is read; a certificate is looked at before anything is sent.
+    distrusted = isinstance(error, e.SSLError) and "CERTIFICATE_VERIFY_FAILED" in text
+    if not sent or distrusted or isinstance(error, unconnected):
+        return CloudUnavailable(f"Amazon cannot be reached: {text}")
     return unclear(f"no answer came: {text}")
+
+
+def _strange(error: Exception, unclear: type[ProviderError], *, sent: bool) -> ProviderError:
+    """The error where botocore raised what is none of its own. The words may hold an answer's body, or a secret."""
+    kind = type(error).__name__
+    if sent:
+        return unclear(f"the answer is none of Amazon's, or is cut ({kind}): is there a proxy in between?")
+    if isinstance(error, OSError) and error.filename:
+        kind = f"{kind}: {error.filename}"
+    return AuthFailed(f"{_NO_CREDENTIALS} ({kind}): look at its profile, its credential process and their files")

@@ -73,15 +73,21 @@ class AwsProvider:
         return [refused.get(request.claim_id) or ready[request.claim_id] for request in requests]
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
-        """One call a batch, some side by side. What was not prepared is prepared now."""
+        """One call a batch, some side by side. What was not prepared is prepared now, each by itself, so that its
+        machine bears its claim: nobody kept the recipe by which it would be known again. But a gang stays together.
+        """
         ready = [request for request in requests if request.batch]
         done: dict[str, LaunchOutcome] = {}
-        unprepared = [request for request in requests if not request.batch]
-        for request, answer in zip(unprepared, self._prepared(unprepared), strict=True):
-            if isinstance(answer, LaunchRequest):
-                ready.append(answer)
-            else:
-                done[request.claim_id] = LaunchOutcome(request.claim_id, answer)
+        alone: dict[tuple[str, str], list[LaunchRequest]] = {}
+        for request in requests:
+            if not request.batch:
+                alone.setdefault((request.gang, "" if request.gang else request.claim_id), []).append(request)
+        for group in alone.values():
+            for request, answer in zip(group, self._prepared(group), strict=True):
+                if isinstance(answer, LaunchRequest):
+                    ready.append(answer)
+                else:
+                    done[request.claim_id] = LaunchOutcome(request.claim_id, answer)
         done.update(self._launching.serve(ready))
         return [done[request.claim_id] for request in requests]
 

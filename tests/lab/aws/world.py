@@ -110,7 +110,7 @@ class AwsWorld(FaultWorld):
         elif how is Breakage.RATE:
             mock.refuse(account, "CreateFleet", **THROTTLED)
         elif how is Breakage.AUTH:
-            self.refuse("CreateFleet", "UnauthorizedOperation", 403)
+            self.refuse("CreateFleet", "AuthFailure", 401)
         elif how is Breakage.DOWN:
             mock.refuse(account, "CreateFleet", **DOWN)
         elif how is Breakage.LOST:

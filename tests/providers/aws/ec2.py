@@ -66,7 +66,9 @@ class Ec2(Calls):
     def __init__(self, **answers: list[Answer]) -> None:
         super().__init__(settings())
         self.said: list[tuple[str, Mapping[str, Any]]] = []
-        self._answers: dict[str, list[Answer]] = {"create_launch_template": [{}], "create_placement_group": [{}]}
+        self._answers: dict[str, list[Answer]] = {
+            "create_launch_template": [{}], "create_placement_group": [{}], "describe_instances": [{}]
+        }  # fmt: skip
         self._answers.update(answers)
 
     def _call(self, service: str, operation: str, words: Mapping[str, Any], *, changes: bool) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError, RateLimited
+from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown, ProviderError, RateLimited
 from providers.aws.ending import BATCH, Ending
 from providers.aws.errors import of_code
 from tests.providers.aws.ec2 import Ec2
@@ -72,7 +72,7 @@ def test_those_that_are_gone_are_left_out_however_long_the_answer() -> None:
 
 @pytest.mark.parametrize("shy", [False, True])
 @pytest.mark.parametrize(
-    ("code", "kind"), [("OperationNotPermitted", BadRequest), ("UnauthorizedOperation", AuthFailed)]
+    ("code", "kind"), [("OperationNotPermitted", BadRequest), ("UnauthorizedOperation", NotAllowed)]
 )
 def test_one_that_may_not_be_ended_keeps_no_other_alive(shy: bool, code: str, kind: type[ProviderError]) -> None:
     many = ids(BATCH)
@@ -94,7 +94,7 @@ def test_no_right_at_all_is_no_storm() -> None:
     many = ids(BATCH)
     cloud = Cloud(held=many, shy=True)
     cloud.code = "UnauthorizedOperation"
-    assert type(end(cloud, many)) is AuthFailed
+    assert type(end(cloud, many)) is NotAllowed
     assert cloud.calls() <= 16
 
 

@@ -11,6 +11,7 @@ from burstd.model.errors import (
     BadRequest,
     CloudUnavailable,
     InsufficientCapacity,
+    NotAllowed,
     NotFound,
     OutcomeUnknown,
     ProviderError,
@@ -21,7 +22,7 @@ from burstd.model.errors import (
 from burstd.model.instance import TAG_CLUSTER, Instance, InstanceState
 from burstd.model.provider import LaunchOutcome
 from providers.aws import tags
-from providers.aws.errors import AlreadyThere
+from providers.aws.errors import AlreadyThere, of_code
 from providers.aws.launch import Launching
 from providers.aws.placement import TAG_GANG, TAG_MADE, PlacementGroups
 from providers.aws.template import Templates
@@ -90,8 +91,10 @@ REFUSALS = [
     (["RequestLimitExceeded"], TokenSpent),
     (["RequestLimitExceeded", "InsufficientInstanceCapacity"], InsufficientCapacity),
     (["InvalidAMIID.NotFound"], BadRequest),
-    (["InvalidSubnetID.NotFound"], BadRequest),
-    (["UnauthorizedOperation"], AuthFailed),
+    (["InvalidSubnetID.NotFound"], InsufficientCapacity),
+    (["UnauthorizedOperation"], NotAllowed),
+    (["AuthFailure"], AuthFailed),
+    (["ServiceUnavailable"], CloudUnavailable),
     (["InvalidLaunchTemplateName.NotFoundException"], TokenSpent),
     (["InternalError"], CloudUnavailable),
 ]
@@ -170,6 +173,61 @@ def test_a_repeat_that_names_no_machines(launched: list[float], found: list[str]
 
     ec2 = Ec2(create_fleet=[{"FleetId": "fleet-1"}], describe_instances=[listed])
     assert list(ids(launching(ec2).serve(prepared(*many(2)))).values()) == found
+
+
+def shown(*machines: tuple[str, float, str]) -> Mapping[str, Any]:
+    """DescribeInstances' answer: id, time of launch, state."""
+    one = {"InstanceType": "c5.large", "Placement": {"AvailabilityZone": "a"}}
+    made = [
+        {**one, "InstanceId": name, "LaunchTime": datetime.fromtimestamp(at, UTC), "State": {"Name": state}}
+        for name, at, state in machines
+    ]
+    return {"Reservations": [{"Instances": [each]} for each in made]}
+
+
+def test_a_repeat_that_names_errors_only_still_finds_its_machines() -> None:
+    """And what has ended keeps its place: another claim's machine is not given twice."""
+    only_errors = {"Instances": [], "Errors": [refusal("RequestLimitExceeded")]}
+    listed = shown(("i-2", 900, "running"), ("i-1", 900, "terminated"), ("i-3", 900, "shutting-down"))
+    ec2 = Ec2(create_fleet=[only_errors], describe_instances=[listed])
+    found = launching(ec2).serve(prepared(*many(3)))
+    assert ids(found) == {"c000": "rate", "c001": "i-2", "c002": "rate"}
+    assert {type(found[claim].result) for claim in ("c000", "c002")} == {TokenSpent}
+    assert ec2.count("describe_instances") == 1
+
+
+def test_what_cannot_be_looked_for_is_unknown() -> None:
+    ec2 = Ec2(create_fleet=[{"Errors": [refusal("RequestLimitExceeded")]}], describe_instances=[RateLimited("no")])
+    assert type(error(launching(ec2).serve(prepared(*many(2))))) is OutcomeUnknown
+
+
+@pytest.mark.parametrize(
+    ("listed", "found"),
+    [
+        (shown(), ["rate", "rate"]),
+        (shown(("i-1", 900, "terminated"), ("i-2", 900, "terminated")), ["rate", "rate"]),
+        (shown(("i-1", 900, "terminated"), ("i-2", 900, "running")), ["rate", "i-2"]),
+    ],
+)
+def test_a_token_whose_machines_have_ended_rests_no_type(listed: Mapping[str, Any], found: list[str]) -> None:
+    """Nor does it hold up other batches."""
+    ended = of_code("IdempotentInstanceTerminated", "no", 400, OutcomeUnknown)
+    ec2 = Ec2(run_instances=[ended], describe_instances=[listed])
+    outcomes = launching(ec2).serve(prepared(*many(2), reservation=Reservation()))
+    assert list(ids(outcomes).values()) == found
+    assert {type(o.result) for o in outcomes.values()} <= {TokenSpent, Instance}
+    several = prepared(*many(40), reservation=Reservation(), of=settings(batch=1))
+    assert {type(o.result) for o in launching(Ec2(run_instances=[ended])).serve(several).values()} == {TokenSpent}
+
+
+def test_a_strange_answer_costs_no_other_batch_its_outcomes() -> None:
+    asked = prepared(*many(4), of=settings(batch=2))
+
+    def answer(words: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"Instances": [{"InstanceIds": 7}]} if words["ClientToken"] == "c000" else fleet(words)
+
+    found = launching(Ec2(create_fleet=[answer])).serve(asked)
+    assert [type(found[one.claim_id].result) for one in asked] == [OutcomeUnknown, OutcomeUnknown, Instance, Instance]
 
 
 @pytest.mark.parametrize("kind", [RateLimited, OutcomeUnknown, AuthFailed, CloudUnavailable])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from burstd.model.errors import BadRequest, CloudUnavailable
-from burstd.model.instance import Instance
+from burstd.model.instance import TAG_CLAIM, Instance
 from burstd.model.provider import (
     ConsoleLog,
     LaunchRequest,
@@ -13,6 +13,7 @@ from burstd.model.provider import (
     QuotaReport,
     SelfCheck,
 )
+from providers.aws import tags
 from providers.aws.images import Image
 from providers.aws.provider import AwsProvider, plugin
 from tests.providers.aws.ec2 import CLUSTER, Ec2, fleet, offer, request, settings
@@ -48,14 +49,20 @@ def test_each_request_is_answered_in_its_place() -> None:
 
 
 def test_what_was_not_prepared_is_prepared_on_the_spot() -> None:
+    """Each by itself, so that its machine bears its claim; a gang together."""
     ec2 = Ec2(create_fleet=[fleet])
-    asked = [request("c1"), request("c2", of=offer("zz.large")), request("c1"), request("c3")]
+    gang = [request("g1", gang="7"), request("g2", gang="7")]
+    asked = [request("c1"), request("c2", of=offer("zz.large")), request("c1"), request("c3"), *gang]
     outcomes = provider(ec2).launch(asked)
-    assert [o.claim_id for o in outcomes] == ["c1", "c2", "c1", "c3"]
+    assert [o.claim_id for o in outcomes] == ["c1", "c2", "c1", "c3", "g1", "g2"]
     assert [o.result.id if isinstance(o.result, Instance) else type(o.result) for o in outcomes] == [
-        "i-000", BadRequest, "i-000", "i-001",
+        "i-000", BadRequest, "i-000", "i-000", "i-000", "i-001",
     ]  # fmt: skip
-    assert ec2.count("create_fleet") == 1
+    borne = {}
+    for operation, words in ec2.said:
+        if operation == "create_fleet":
+            borne[words["ClientToken"]] = tags.of_aws(words["TagSpecifications"][0]["Tags"]).get(TAG_CLAIM, "")
+    assert borne == {"c1": "c1", "c3": "c3", "g1": ""}
 
 
 def test_where_nothing_can_be_looked_up_what_is_prepared_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
