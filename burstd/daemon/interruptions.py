@@ -76,21 +76,20 @@ class Interruptions:
 
     def requeue(self, runs: Sequence[JobRun], now: float) -> int:
         """Has the jobs begin anew; returns how many do. One that Slurm does not requeue runs on, and says why."""
-        fresh = [run for run in runs if (run.job_id, run.number) not in self._memory.unmoved]
+        known = self._memory.unmoved.keys()
+        again = [run for run in runs if (run.job_id, run.number) in known]
+        fresh = [run for run in runs if (run.job_id, run.number) not in known]
         self.note(fresh)
         refused = self._ask(fresh)
-        for run in runs:
-            if run not in fresh and (error := self._refusal([run])) is not None:
-                refused[run] = error
+        for run, error in refused.items():
+            self._stays(run, error)
+        refused |= {run: still for run in again if (still := self._refusal([run])) is not None}
         taken = [run for run in runs if run not in refused]
         self.note(taken)  # Those that were refused before are not on record.
         self._memory.requeued.update((run.job_id, run.number) for run in taken)
         for run in taken:
             self._memory.unmoved.pop((run.job_id, run.number), None)
-        for run, error in refused.items():
-            if run in fresh:
-                self._stays(run, error)
-            self._memory.unmoved[run.job_id, run.number] = now
+        self._memory.unmoved.update(((run.job_id, run.number), now) for run in refused)
         if taken:
             log.info("jobs are requeued", jobs=[run.job_id for run in taken])
         return len(taken)
