@@ -103,7 +103,7 @@ def test_a_job_that_may_not_be_requeued_is_told_and_runs_on(site: Site) -> None:
     job = site.submit("-p burst -c2 -t5 --no-requeue", "sleep 300")
     claim = running(site, job)
     site.cloud.interrupt(claim["instance"], 20.0)
-    site.wait(lambda: "may not be requeued" in site.cluster.sh(f"squeue -h -j {job} -o %k"), 15, "its comment")
+    site.wait(lambda: "Slurm does not requeue it" in site.cluster.sh(f"squeue -h -j {job} -o %k"), 15, "its comment")
     assert site.job(job)["JobState"] == "RUNNING"
     site.wait_job(job, ("NODE_FAIL",), 60)
     wait_all_gone(site)
