@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from burstd.share import share_path
+from tests.reach import let_others_in
 
 from .conftest import NOBODY, Run, as_user
 
@@ -170,9 +171,7 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
 @needs_root
 def test_the_store_is_not_looked_at_by_just_anybody(run: Run, tmp_path: Path) -> None:
     file = staged_slurm(tmp_path, tmp_path / "store")
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
+    let_others_in(tmp_path)
     said(run, file)
     with as_user(NOBODY):
         assert set(said(run, file)) == {"hand and store"}

@@ -19,14 +19,14 @@ from burstd.data.userside import AgentFault, Line, Slots
 from burstd.data.walk import Row
 from tests.data.agent_rig import ADA, BOB, Answered, Rig, as_user, directory
 from tests.data.awkward import MIB, NEW_YEAR, awkward, check_awkward
+from tests.reach import let_others_in
 
 pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o711)
+    let_others_in(tmp_path)
     rig = Rig(tmp_path / "node")
     rig.place("12", rig.tree([directory()]))
     return rig

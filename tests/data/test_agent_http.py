@@ -26,6 +26,7 @@ from burstd.data.manifest import Entry
 from burstd.model.data import Piece
 from burstd.model.stager import NoSuchObject, StagerError, StoreBusy, StoreRefused, StoreSpaceGone
 from tests.data.agent_rig import Answered, Rig, directory, small
+from tests.reach import let_others_in
 
 MIB = 1 << 20
 
@@ -133,8 +134,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_there_and_back_through_all_that_passes(server: Server, tmp_path: Path) -> None:
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o711)
+    let_others_in(tmp_path)
     rig = Rig(tmp_path / "node", {"kind": "http"}, server.answer)
     rig.store = server.folder
     bodies = [os.urandom(MIB + n) for n in range(30)]

@@ -21,6 +21,7 @@ from burstd.data.manifest import Entry, encode, object_key
 from burstd.model.data import Piece
 from tests.data.agent_rig import ADA, BOB, Answered, Rig, as_user, directory, small
 from tests.data.awkward import awkward, check_awkward
+from tests.reach import let_others_in
 
 pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 MIB = 1 << 20
@@ -28,9 +29,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
-    # pytest's own folders are closed to other users.
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(0o711)
+    let_others_in(tmp_path)
     return Rig(tmp_path / "node")
 
 

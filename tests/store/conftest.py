@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, text
 
 from burstd.store import Store
 from burstd.store.engine import database_url
+from tests.reach import let_others_in
 
 from .samples import ManualClock
 
@@ -56,8 +57,7 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     user = "nobody" if os.geteuid() == 0 else None
     if user is not None:
         shutil.chown(data, user)
-        for folder in (data, *data.parents[:2]):
-            folder.chmod(folder.stat().st_mode | 0o055)
+        let_others_in(data.parent)
 
     def quietly(*command: str | Path) -> None:
         subprocess.run(command, user=user, cwd=data, check=True, capture_output=True)
