@@ -10,7 +10,7 @@ another failure of the same kind doubles the wait, a success (``mended_by``) end
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -30,6 +30,34 @@ class Judged:
     """Why not; empty: it may be used."""
 
 
+class Covering:
+    """Breakers, kept so that those of one offer are found without a look at all of them: both may be thousands."""
+
+    def __init__(self, breakers: Iterable[Breaker]) -> None:
+        self._forms: dict[tuple[int, ...], dict[tuple[str, ...], list[tuple[int, Breaker]]]] = {}
+        for place, breaker in enumerate(breakers):
+            wanted = breaker.key.split("/")
+            if len(wanted) == _FIELDS:
+                named = tuple(field for field, word in enumerate(wanted) if word != "*")
+                alike = self._forms.setdefault(named, {})
+                alike.setdefault(tuple(wanted[field] for field in named), []).append((place, breaker))
+
+    def of(self, offer: Offer) -> list[Breaker]:
+        """Those that name the offer, or what it is part of, in the order in which they were given."""
+        if not self._forms:
+            return []
+        parts = _parts(offer)
+        found: list[tuple[int, Breaker]] = []
+        for named, alike in self._forms.items():
+            found += alike.get(tuple(parts[field] for field in named), ())
+        return [breaker for _, breaker in sorted(found, key=lambda f: f[0])]
+
+
+def closed_now(snapshot: Snapshot) -> Covering:
+    """The breakers whose time is not over."""
+    return Covering(b for b in snapshot.breakers if b.until > snapshot.now)
+
+
 @dataclass(frozen=True, slots=True)
 class _Backoff:
     scope: tuple[bool, bool, bool, bool]
@@ -38,6 +66,8 @@ class _Backoff:
     most_s: float
 
 
+_FIELDS = 5
+"""Of a breaker's key: provider, region, zone, type, market."""
 _PROVIDER = (False, False, False, False)
 _TYPE = (False, False, True, False)
 _PLACE_AND_TYPE = (True, True, True, False)
@@ -83,6 +113,7 @@ def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
     """Every offer of the providers that the pool's rules name: the usable ones first, best first, then the others."""
     usable: list[tuple[tuple[Decimal, bool, int, str], Judged]] = []
     refused: list[Judged] = []
+    closed = closed_now(snapshot)
     for provider in dict.fromkeys(rule.provider for rule in pool.rules):
         cloud = snapshot.clouds.get(provider)
         if cloud is None:
@@ -91,7 +122,7 @@ def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
             refused.append(Judged(provider, None, f"its offers could not be read: {cloud.offers.error}"))
         else:
             for offer in cloud.offers:
-                why = _refusal(pool, offer, snapshot)
+                why = _refusal(pool, offer, closed, snapshot.now)
                 if why:
                     refused.append(Judged(offer.id, offer, why))
                 else:
@@ -153,7 +184,8 @@ def next_breaker(
 
 def mended_by(breakers: Iterable[Breaker], offer: Offer, *, ready: bool) -> tuple[Breaker, ...]:
     """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and proving a node."""
-    return tuple(b for b in breakers if _covers(b.key, offer) and ready == (b.cause not in BY_LAUNCH))
+    parts = _parts(offer)
+    return tuple(b for b in breakers if ready == (b.cause not in BY_LAUNCH) and _covers(b.key, parts))
 
 
 def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
@@ -167,17 +199,17 @@ def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
 _BY_RULE = "the pool's rules leave it out"
 
 
-def _refusal(pool: Pool, offer: Offer, snapshot: Snapshot) -> str:
+def _refusal(pool: Pool, offer: Offer, breakers: Covering, now: float) -> str:
     if not any(rule.allows(offer) for rule in pool.rules):
         return _BY_RULE
     lacking = _too_small(pool, offer)
     if lacking:
         return f"smaller than the pool's slots: {lacking}"
-    closed = [b for b in snapshot.breakers if b.until > snapshot.now and _covers(b.key, offer)]
+    closed = breakers.of(offer)
     if closed:
         last = max(closed, key=lambda b: b.until)
         error = f": {last.error}" if last.error else ""
-        return f"failed {last.failures} time(s) ({last.cause}{error}), tried again in {last.until - snapshot.now:.0f} s"
+        return f"failed {last.failures} time(s) ({last.cause}{error}), tried again in {last.until - now:.0f} s"
     return ""
 
 
@@ -210,6 +242,6 @@ def _parts(offer: Offer) -> list[str]:
     return [field.replace("/", "%2F") for field in fields]
 
 
-def _covers(key: str, offer: Offer) -> bool:
+def _covers(key: str, parts: Sequence[str]) -> bool:
     wanted = key.split("/")
-    return len(wanted) == 5 and all(k in ("*", part) for k, part in zip(wanted, _parts(offer), strict=True))
+    return len(wanted) == len(parts) and all(k in ("*", part) for k, part in zip(wanted, parts, strict=True))

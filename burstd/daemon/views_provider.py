@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from burstd.core.offers import candidates, mended_by, usable_offers
+from burstd.core.offers import candidates, closed_now, usable_offers
 from burstd.daemon.control_office import Facts
 from burstd.daemon.views import BreakerView, Money, ProviderView, ReachView, View, when, when_set
 from burstd.daemon.views_money import money
-from burstd.daemon.views_status import breaker_view, closed, provider_view
+from burstd.daemon.views_status import breaker_view, provider_view
 from burstd.model.offer import Offer, Pool
 from burstd.model.provider import Finding
-from burstd.model.snapshot import Breaker, CloudView, Snapshot, Unavailable
+from burstd.model.snapshot import CloudView, Snapshot, Unavailable
 
 
 class ProviderStateView(ProviderView):
@@ -127,13 +127,14 @@ def offers_view(name: str, snapshot: Snapshot, now: float, *, every: bool) -> Of
     willing = replace(snapshot, breakers=())
     could = {pool.name: {o.id for o in usable_offers(willing, pool)} for pool in users}
     said = {pool.name: {j.subject: j.refused for j in candidates(snapshot, pool)} for pool in users}
+    closed = closed_now(snapshot)
     views = []
     for offer in sorted(offers, key=lambda o: (o.price, o.id)):
         pools = [pool.name for pool in users if offer.id in could[pool.name]]
         if pools or every:
             named = [pool.name for pool in users if any(rule.allows(offer) for rule in pool.rules)]
             refused = {pool: why for pool in named if (why := said[pool].get(offer.id, ""))}
-            views.append(_offer(offer, pools, refused, [breaker_view(b) for b in closed(snapshot) if _on(b, offer)]))
+            views.append(_offer(offer, pools, refused, [breaker_view(b) for b in closed.of(offer)]))
     return OffersView(
         ok=True, last_known=when_set(cloud.listed if cloud else None), now=when(now), provider=name, offers=views,
         hidden=len(offers) - len(views),
@@ -201,11 +202,6 @@ def _offer(offer: Offer, pools: list[str], refused: dict[str, str], breakers: li
         refused=refused,
         breakers=breakers,
     )  # fmt: skip
-
-
-def _on(breaker: Breaker, offer: Offer) -> bool:
-    """Whether a success of the offer would disprove the breaker: then it keeps the offer from being tried."""
-    return any(mended_by((breaker,), offer, ready=ready) for ready in (False, True))
 
 
 def _market(offer: Offer) -> str:

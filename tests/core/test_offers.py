@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from burstd.core.offers import (
     BACKOFF,
+    Covering,
     breaker_key,
     candidates,
     image_of,
@@ -144,6 +145,24 @@ def test_success_ends_what_it_disproves() -> None:
     breakers = (capacity, boot, elsewhere)
     assert mended_by(breakers, offer(), ready=False) == (capacity,)
     assert mended_by(breakers, offer(), ready=True) == (boot,)
+
+
+_WORDS = [
+    st.sampled_from(words)
+    for words in (["sky", "sea"], ["r1", "r2"], ["a", "b", ""], ["x", "y%2Fz"], ["spot", "on-demand"])
+]
+_KEYS = st.tuples(*(st.one_of(st.just("*"), words) for words in _WORDS)).map("/".join) | st.sampled_from(
+    ["", "a/*", "*"]
+)
+
+
+@given(st.lists(_KEYS, max_size=30), st.tuples(*_WORDS))
+def test_what_covers_an_offer_is_found_as_if_each_were_looked_at(keys: list[str], words: tuple[str, ...]) -> None:
+    provider, region, zone, kind, market = words
+    kind = kind.replace("%2F", "/")
+    one = offer(kind, provider=provider, region=region, zone=zone, spot=market == "spot")
+    breakers = [Breaker(key, "capacity", number, NOW) for number, key in enumerate(keys)]
+    assert Covering(breakers).of(one) == list(mended_by(breakers, one, ready=False))
 
 
 def test_names_with_slashes_stay_one_field() -> None:
