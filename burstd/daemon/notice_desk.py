@@ -34,10 +34,15 @@ class _Queue:
     source: Notices
     reading: bool = False
     read: float = float("-inf")
+    """When the last reading began, or failed."""
     failures: int = 0
     error: str = ""
     waiting: dict[_Key, Notice] = field(default_factory=dict)
     first: dict[_Key, float] = field(default_factory=dict)
+
+
+def _key(notice: Notice) -> _Key:
+    return notice.instance_id, notice.kind
 
 
 class NoticeDesk:
@@ -47,7 +52,7 @@ class NoticeDesk:
         self._workers = workers
         self._clock = clock
         self._pace = pace
-        self._queues = {name: _Queue(p) for name, p in providers.items() if isinstance(p, Notices)}
+        self._queues = {name: _Queue(p) for name, p in providers.items() if isinstance(p, Notices) and p.has_notices}
 
     def look(self, claims: Sequence[Claim]) -> None:
         """Reads the queues that are due; what they say comes with ``drain``."""
@@ -68,10 +73,11 @@ class NoticeDesk:
         return queue.read + (self._pace.notices_s if busy else self._pace.notices_idle_s)
 
     def _read(self, name: str, queue: _Queue) -> None:
-        queue.reading = True
+        queue.reading, queue.read = True, self._clock.now()
+        known = frozenset(queue.waiting)
 
         def done(result: Sequence[Notice] | Exception) -> None:
-            queue.reading, queue.read = False, self._clock.now()
+            queue.reading = False
             if isinstance(result, Exception):
                 self._failed(name, queue, result)
                 return
@@ -79,14 +85,17 @@ class NoticeDesk:
                 log.info("notices can be read again", provider=name)
             queue.failures, queue.error = 0, ""
             for notice in result:
-                key = (notice.instance_id, notice.kind)
-                queue.first.setdefault(key, queue.read)
-                queue.waiting[key] = notice
+                queue.first.setdefault(_key(notice), self._clock.now())
+                queue.waiting[_key(notice)] = notice
 
-        self._workers.submit(f"{name}:list", queue.source.notices, done)
+        def quiet(result: Sequence[Notice]) -> bool:
+            return all(_key(notice) in known for notice in result)
+
+        # Most answers are empty: no loop is run for them.
+        self._workers.submit(f"{name}:list", queue.source.notices, done, quiet)
 
     def _failed(self, name: str, queue: _Queue, error: Exception) -> None:
-        queue.failures += 1
+        queue.failures, queue.read = queue.failures + 1, self._clock.now()
         queue.error = str(error) or type(error).__name__
         if not isinstance(error, BurstdError):
             log.error("provider broke while telling notices", provider=name, exc_info=error)

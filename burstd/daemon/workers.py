@@ -19,8 +19,18 @@ log = structlog.get_logger(__name__)
 class Workers(Protocol):
     """Runs blocking work elsewhere. ``done`` runs later in the deciding thread, from ``drain``."""
 
-    def submit(self, lane: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        """Runs ``work`` in the lane; ``done`` gets what it returned or raised."""
+    def submit(
+        self,
+        lane: str,
+        work: Callable[[], T],
+        done: Callable[[T | Exception], None],
+        quiet: Callable[[T], bool] | None = None,
+    ) -> None:
+        """Runs ``work`` in the lane; ``done`` gets what it returned or raised.
+
+        ``quiet``, called in the lane: whether what ``work`` returned is no news. Nobody is woken for it then, and
+        ``drain`` does not count it: ``done`` runs when something else brings about the next ``drain``.
+        """
         ...
 
     def post(self, done: Callable[[], None]) -> None:
@@ -28,7 +38,7 @@ class Workers(Protocol):
         ...
 
     def drain(self) -> int:
-        """Runs what has come back so far, in the caller's thread; returns how much that was."""
+        """Runs what has come back so far, in the caller's thread; returns how much of it was news."""
         ...
 
 
@@ -39,25 +49,34 @@ class ThreadWorkers:
         self._wake = wake
         self._width = width
         self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Callable[[], None], bool]] = queue.SimpleQueue()
+        """With whether it is news."""
         self._closing = threading.Event()
         self._counting = threading.Lock()
         self._under_way: Counter[str] = Counter()
 
-    def submit(self, lane: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+    def submit(
+        self,
+        lane: str,
+        work: Callable[[], T],
+        done: Callable[[T | Exception], None],
+        quiet: Callable[[T], bool] | None = None,
+    ) -> None:
         """See Workers."""
         pool = self._pools.get(lane)
         if pool is None:
             pool = self._pools[lane] = ThreadPoolExecutor(self._width, thread_name_prefix=lane)
 
         def run() -> None:
+            news = True
             try:
-                result: T | Exception = work()
+                result: T | Exception = (answer := work())
+                news = quiet is None or not quiet(answer)
             except Exception as error:  # noqa: BLE001  it goes to ``done``, which must deal with it
                 result = error
             with self._counting:
                 self._under_way[lane] -= 1
-            self.post(lambda: done(result))
+            self._back(lambda: done(result), news=news)
 
         with self._counting:
             self._under_way[lane] += 1
@@ -65,20 +84,24 @@ class ThreadWorkers:
 
     def post(self, done: Callable[[], None]) -> None:
         """See Workers."""
+        self._back(done, news=True)
+
+    def _back(self, done: Callable[[], None], *, news: bool) -> None:
         if not self._closing.is_set():
-            self._results.put(done)
-            self._wake()
+            self._results.put((done, news))
+            if news:
+                self._wake()
 
     def drain(self) -> int:
         """See Workers."""
         count = 0
         while True:
             try:
-                done = self._results.get_nowait()
+                done, news = self._results.get_nowait()
             except queue.Empty:
                 return count
             done()
-            count += 1
+            count += news
 
     def under_way(self) -> dict[str, int]:
         """Calls that were begun or wait, by lane; from any thread."""

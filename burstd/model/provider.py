@@ -139,6 +139,11 @@ class Notice:
 class Notices(Protocol):
     """Optional ability: the cloud's announcements, by a queue of its own."""
 
+    @property
+    def has_notices(self) -> bool:
+        """Whether there is a queue, going by the settings: without one nobody asks. Makes no call."""
+        ...
+
     def notices(self) -> Sequence[Notice]:
         """Those that wait, in few calls; the same again until they are acknowledged."""
         ...

@@ -163,6 +163,11 @@ class SimProvider:
         for thing in known:
             del self.cloud.things[thing.id]
 
+    @property
+    def has_notices(self) -> bool:
+        """See Notices."""
+        return True
+
     def notices(self) -> Sequence[Notice]:
         """See Notices."""
         self._answer()

@@ -39,6 +39,11 @@ class Notices:
         self._queue = settings.notices_queue
         self._calls = calls
 
+    @property
+    def has_queue(self) -> bool:
+        """Whether the settings name one."""
+        return bool(self._queue)
+
     def notices(self) -> Sequence[Notice]:
         """Those that wait, a hundred at most, in at most ten calls; the queue gives them again half a minute later."""
         found: list[Notice] = []

@@ -117,6 +117,11 @@ class AwsProvider:
         """The console's output so far."""
         return self._listing.console(instance_id)
 
+    @property
+    def has_notices(self) -> bool:
+        """Whether the settings name a queue."""
+        return self._notices.has_queue
+
     def notices(self) -> Sequence[Notice]:
         """Those in the settings' queue; none where there is no queue."""
         return self._notices.notices()

@@ -160,6 +160,11 @@ class SandboxProvider:
         quota = _ask(self._api.quota)
         return [Quota("instances", quota.limit, quota.used)]
 
+    @property
+    def has_notices(self) -> bool:
+        """Every sandbox has a queue."""
+        return True
+
     def notices(self) -> Sequence[Notice]:
         """What was announced of our instances."""
         said = _ask(lambda: self._api.notices(self._ours))

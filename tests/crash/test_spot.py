@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from burstd.daemon.reconciler import Reconciler
 from burstd.model.claim import ClaimState
 from burstd.model.job import JobState
+from burstd.model.provider import Notice
 from burstd.sim.job import JobSpec
+from burstd.sim.provider import SimProvider
 from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running, until
-from tests.crash.world import ADMINS, SLURM, TUNING, World
+from tests.crash.world import ADMINS, PACE, SLURM, TUNING, World
 
 pytestmark = pytest.mark.crash
 
@@ -176,6 +180,39 @@ def test_a_queue_alone_is_enough_and_is_emptied(tmp_path: Path, template: Path) 
     until(w, lambda: w.states(job) == [PENDING], 70)
     until(w, lambda: not w.kits["beta"].provider.notices(), 70)  # type: ignore[attr-defined]
     ends_well(w, job)
+
+
+def test_a_queue_without_news_costs_no_loop_and_none_is_not_asked(
+    tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: Counter[str] = Counter()
+    step, notices = Reconciler.step, SimProvider.notices
+
+    def counted_step(self: Reconciler) -> float:
+        begun["loops"] += 1
+        return step(self)
+
+    def counted_notices(self: SimProvider) -> Sequence[Notice]:
+        begun["asked"] += 1
+        return notices(self)
+
+    monkeypatch.setattr(Reconciler, "step", counted_step)
+    monkeypatch.setattr(SimProvider, "notices", counted_notices)
+    seen = []
+    for has in (True, False):
+        monkeypatch.setattr(SimProvider, "has_notices", has)
+        folder = tmp_path / str(has)
+        folder.mkdir()
+        w = World(folder, template=template, alpha="sim", spot=True)
+        running(w, w.slurm.submit(replace(JOB, run_s=5000)))
+        assert w.reconciler is not None
+        w.reconciler.watching = True
+        begun.clear()
+        w.run(300)
+        seen.append((begun["loops"], begun["asked"]))
+    (with_queue, asked), (without, unasked) = seen
+    assert (unasked, asked >= 300 / PACE.notices_s) == (0, True)
+    assert abs(with_queue - without) <= 2
 
 
 def test_a_queue_that_cannot_be_read_is_an_alarm_and_no_more(tmp_path: Path, template: Path) -> None:

@@ -83,8 +83,15 @@ class Counting:
 class Lookers:
     """Workers that look and ask Slurm at once, and never come to the end of a transfer."""
 
-    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def submit(
+        self,
+        lane: str,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        quiet: Callable[[Any], bool] | None = None,
+    ) -> None:
         """See Workers."""
+        assert quiet is None
         if lane in ("stage:slurm", "stage:look"):
             done(work())
 

@@ -20,6 +20,8 @@ class Delay:
 
 
 _NONE = Delay()
+_Call = tuple[float, str, Callable[[], Any], Callable[[Any], None], Callable[[Any], bool] | None]
+"""When it may run, its lane, the work, and what gets its result and tells whether that is news."""
 
 
 @dataclass(slots=True)
@@ -29,13 +31,21 @@ class QueuedWorkers:
     clock: VirtualClock
     delays: dict[str, Delay]
     """By lane."""
-    _queued: list[tuple[float, str, Callable[[], Any], Callable[[Any], None]]] = field(default_factory=list)
+    _queued: list[_Call] = field(default_factory=list)
     _results: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    _quiet: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    """Results that are no news."""
 
-    def submit(self, lane: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+    def submit(
+        self,
+        lane: str,
+        work: Callable[[], T],
+        done: Callable[[T | Exception], None],
+        quiet: Callable[[T], bool] | None = None,
+    ) -> None:
         """See Workers."""
         due = self.clock.now() + self.delays.get(lane, _NONE).before_s
-        self._queued.append((due, lane, work, done))
+        self._queued.append((due, lane, work, done, quiet))
 
     def post(self, done: Callable[[], None]) -> None:
         """See Workers."""
@@ -43,6 +53,10 @@ class QueuedWorkers:
 
     def drain(self) -> int:
         """See Workers."""
+        come = [one for one in self._quiet if one[0] <= self.clock.now()]
+        self._quiet = [one for one in self._quiet if one[0] > self.clock.now()]
+        for _, done in come:
+            done()
         count = 0
         while True:
             index = next((i for i, (due, _) in enumerate(self._results) if due <= self.clock.now()), None)
@@ -55,7 +69,7 @@ class QueuedWorkers:
     @property
     def waiting(self) -> bool:
         """True while something is queued, or has come back and was not drained."""
-        return bool(self._queued or self._results)
+        return bool(self._queued or self._results or self._quiet)
 
     @property
     def answered(self) -> bool:
@@ -71,10 +85,12 @@ class QueuedWorkers:
         ready = [i for i, item in enumerate(self._queued) if item[0] <= self.clock.now()]
         if not ready:
             return False
-        _, lane, work, done = self._queued.pop(ready[which % len(ready)])
+        _, lane, work, done, quiet = self._queued.pop(ready[which % len(ready)])
         try:
             result: Any = work()
+            news = quiet is None or not quiet(result)
         except Exception as error:  # noqa: BLE001  as in ThreadWorkers
-            result = error
-        self._results.append((self.clock.now() + self.delays.get(lane, _NONE).after_s, lambda: done(result)))
+            result, news = error, True
+        back = self._results if news else self._quiet
+        back.append((self.clock.now() + self.delays.get(lane, _NONE).after_s, lambda: done(result)))
         return True
