@@ -40,9 +40,7 @@ def check(
     types = [kind for name in dict.fromkeys(o.instance_type for o in offers) if (kind := catalog.type(name))]
     yield from _architectures(named, types)
     mine = rights.Rights(cluster, calls, settings.tags)
-    yield from mine.look()
-    yield from mine.make(_trial(settings, network, offers, types, named))
-    yield from mine.end()
+    yield from mine.tried(_trial(settings, network, offers, types, named))
     yield from check_supply.reservations(settings, calls, network)
     yield from check_supply.quotas(quotas, types)
     yield from check_supply.notices(settings, calls)

@@ -1,7 +1,8 @@
 """Which rights burstd's user has, as far as Amazon tells without anything being made.
 
 EC2 answers a call with ``DryRun`` by ``DryRunOperation`` where it would have been carried out, and by
-``UnauthorizedOperation`` where a right is missing; any other answer says nothing of rights.
+``UnauthorizedOperation`` where a right is missing; any other error says nothing of rights. A plain answer means that
+the call was carried out: so calls that only look come first.
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html
 """
 
@@ -107,6 +108,10 @@ _KINDS = (
 )  # fmt: skip
 
 
+class _CarriedOutError(Exception):
+    """The call that it names was carried out, though it bore ``DryRun``."""
+
+
 class Rights:
     """Those of burstd's user in one account and region."""
 
@@ -115,8 +120,28 @@ class Rights:
         self._calls = calls
         self._tags = {**more_tags, TAG_CLUSTER: cluster}
         self._template = ""
+        self._dry = False
+        """Whether a call that only looks has shown that ``DryRun`` is heeded here."""
 
-    def look(self) -> Iterator[Finding]:
+    def tried(self, trial: Trial) -> Iterator[Finding]:
+        """Rights to look, to make and to end. An endpoint that does not heed ``DryRun`` is asked nothing more."""
+        try:
+            yield from self._look()
+            if self._dry:
+                yield from self._make(trial)
+                yield from self._end()
+            else:
+                yield Finding(
+                    "rights to make and end", None, "not tried: no call that only looks has shown that DryRun is heeded"
+                )  # fmt: skip
+        except _CarriedOutError as carried_out:
+            yield Finding(
+                "dry runs", False, f"{carried_out} was carried out in spite of DryRun: rights cannot be tried here",
+                "set endpoint_url to an endpoint of Amazon's, or leave it out, and look in the account for what the "
+                f"call has made or ended (tag {TAG_CLUSTER}={self._cluster})",
+            )  # fmt: skip
+
+    def _look(self) -> Iterator[Finding]:
         """Rights to look at things, those alike in one finding."""
         tried = [self._try(operation) for operation in _LOOKS]
         for ok, word in ((True, "allowed"), (False, "not allowed")):
@@ -125,7 +150,7 @@ class Rights:
                 yield Finding("rights to look", ok, f"{word}: {names}", "" if ok else _LOOK_REMEDY)
         yield from (finding for finding in tried if finding.ok is None)
 
-    def make(self, trial: Trial) -> Iterator[Finding]:
+    def _make(self, trial: Trial) -> Iterator[Finding]:
         """Rights to start machines, and to make what that needs."""
         self._template = self._first(_TEMPLATES)
         if trial.image and trial.instance_type and trial.subnet and trial.groups:
@@ -148,7 +173,7 @@ class Rights:
                 TagSpecifications=tags.specifications(self._tags, "placement-group"),
             )  # fmt: skip
 
-    def end(self) -> Iterator[Finding]:
+    def _end(self) -> Iterator[Finding]:
         """Rights to end what is ours, each tried on a thing that is."""
         untried = []
         for kind in _KINDS:
@@ -196,8 +221,9 @@ class Rights:
         try:
             self._calls.ask("ec2", operation, DryRun=True, **words)
         except ProviderError as error:
+            self._dry = self._dry or code(error) == "DryRunOperation"
             return finding_of(subject, error)
-        return Finding(subject, True, "allowed")
+        raise _CarriedOutError(subject)
 
     def _first(self, kind: _Kind) -> str:
         """The id of one thing of ours; empty: there is none, or the right to look is missing, which was told before."""
