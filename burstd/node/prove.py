@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from burstd.node.checks import Expected, Failure, judge
-from burstd.node.errors import CommandFailed, SlurmdNotStarted
+from burstd.node.errors import CommandFailed, CommandTimedOut, ConnectionLost, SlurmdNotStarted
 from burstd.node.facts import Facts, gather
 
 if TYPE_CHECKING:
@@ -127,7 +127,11 @@ def start(
 def _watch(session: Session, slot: str, script: str) -> None:
     """A machine that cannot watch is a node all the same: its cloud's queue, or its end, tells."""
     loop = _script("watch.sh").encode()
-    done = session.script(_script("watching.sh"), slot, str(len(loop)), input=loop + script.encode())
+    try:
+        done = session.script(_script("watching.sh"), slot, str(len(loop)), input=loop + script.encode())
+    except (CommandTimedOut, ConnectionLost) as error:
+        log.warning("machine does not watch for its end", slot=slot, error=str(error))
+        return
     if done.rc != 0:
         log.warning("machine does not watch for its end", slot=slot, error=done.complaint)
 

@@ -10,8 +10,8 @@ import pytest
 
 from burstd.model.shape import Shape
 from burstd.node.checks import Expected
-from burstd.node.errors import CommandFailed
-from burstd.node.prove import ProofRequest, prove
+from burstd.node.errors import CommandFailed, CommandTimedOut, ConnectionLost
+from burstd.node.prove import ProofRequest, prove, start
 from burstd.node.session import Result, Session
 
 KEY = b"the cluster's munge key: 32 bytes"
@@ -22,13 +22,16 @@ FACTS = "clock=1000.0\ncpus=2\nmemory_mib=1000\nfree_mib=1000\nslurmd=slurm 22.0
 class Recorder:
     """Answers scripts from a list and remembers what it was asked."""
 
-    def __init__(self, answers: Sequence[Result]) -> None:
+    def __init__(self, answers: Sequence[Result | Exception]) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, bytes]] = []
 
     def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002, ARG002 - Session's
         self.asked.append((" ".join([text, *args]), input))
-        return self.answers.pop(0)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def __enter__(self) -> Self:
         return self
@@ -76,3 +79,16 @@ def test_a_machine_that_cannot_say_what_it_is() -> None:
     with pytest.raises(CommandFailed, match="could not say what it is: sh: awk: not found") as caught:
         prove(request(), lambda: cast("Session", recorder))
     assert caught.value.rc == 127
+
+
+@pytest.mark.parametrize("answer", [CommandTimedOut("slow"), ConnectionLost("gone"), Result(1, "", "no /run")])
+def test_a_machine_that_cannot_watch_is_a_node_all_the_same(answer: Result | Exception) -> None:
+    recorder = Recorder([Result(0, "", ""), answer])
+    start("cl1", lambda: cast("Session", recorder), watch="true")
+    assert recorder.answers == []
+    assert recorder.asked[1][1].endswith(b"true")
+
+
+def test_a_machine_that_cannot_start_slurmd_in_time_is_none() -> None:
+    with pytest.raises(CommandTimedOut):
+        start("cl1", lambda: cast("Session", Recorder([CommandTimedOut("slow")])), watch="true")
