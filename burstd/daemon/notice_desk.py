@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 _STRANGE_S = 60.0
 """How long a notice of an unknown machine is kept while the answer to a launch is awaited: it may be its machine."""
 _ALARM_FAILURES = 5
+_FETCH_S = 1.0
 _Key = tuple[str, NoticeKind]
 
 
@@ -63,8 +64,12 @@ class NoticeDesk:
 
     def due(self, claims: Sequence[Claim]) -> float:
         """When the next reading is due, in burstd's time."""
-        waits = (self._due(name, queue, claims) for name, queue in self._queues.items() if not queue.reading)
-        return min(waits, default=float("inf"))
+        # An answer without news wakes nobody: it is fetched when the next reading is due, or once a second after that.
+        soonest = self._clock.now() + _FETCH_S
+        return min(
+            (max(self._due(n, q, claims), soonest if q.reading else 0.0) for n, q in self._queues.items()),
+            default=float("inf"),
+        )
 
     def _due(self, name: str, queue: _Queue, claims: Sequence[Claim]) -> float:
         if queue.failures:
