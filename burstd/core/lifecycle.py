@@ -115,7 +115,7 @@ def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         if instance.state is InstanceState.ERROR:
             return [
                 Move(claim.id, S.LAUNCHING, S.FAILED, sentence("the cloud could not build it", instance.error),
-                     error="boot", instance_id=instance.id, offer=_given(claim, instance, cloud))
+                     error=instance.cause or "boot", instance_id=instance.id, offer=_given(claim, instance, cloud))
             ]  # fmt: skip
         return [
             Move(claim.id, S.LAUNCHING, S.BOOTING, f"instance {instance.id} exists",
@@ -154,7 +154,7 @@ def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return failed(claim, "pool", f"pool {claim.pool} is not configured any more")
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
-        return failed(claim, "boot", sentence("the instance is in error", instance.error))
+        return failed(claim, instance.cause or "boot", sentence("the instance is in error", instance.error))
     if view.now - max(claim.since, view.snapshot.progress.born) > tuning.boot_timeout_s:
         return failed(claim, "boot_timeout", f"not reached within {tuning.boot_timeout_s:.0f} s of its launch")
     if instance is None or instance.state.ended:
@@ -174,7 +174,7 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return [Move(claim.id, S.PROVING, S.READY, "slurmd registered with Slurm")]
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
-        return failed(claim, "boot", sentence("the instance is in error", instance.error))
+        return failed(claim, instance.cause or "boot", sentence("the instance is in error", instance.error))
     at_work = node is not None and node.busy and not node.flags & _OFF and node.address == claim.address
     at_work = at_work or claim.id in view.kept
     # After a long time without burstd: a job that Slurm has started meanwhile runs on it.

@@ -135,7 +135,7 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return [Move(claim.id, S.PROVING, S.READY, "ssh answers and its folder is there")]
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
-        return failed(claim, "boot", sentence("the instance is in error", instance.error))
+        return failed(claim, instance.cause or "boot", sentence("the instance is in error", instance.error))
     if view.now - max(claim.since, progress.born) > tuning.prove_timeout_s:
         return failed(claim, "proof_timeout", f"not made a storage node within {tuning.prove_timeout_s:.0f} s")
     if claim.pool not in view.snapshot.pools:

@@ -6,13 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from burstd.model.errors import ProviderError
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance
+from burstd.model.errors import BadRequest, InsufficientCapacity, ProviderError, QuotaExceeded
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.model.offer import Offer
 from burstd.model.provider import LaunchOutcome, LaunchRequest, Preparing, Provider
 
 OURS, THEIRS = "ours", "ours2"
 """Two clusters of one account; one name begins with the other, as names do."""
+
+_KINDS: dict[str, type[ProviderError]] = {
+    kind.cause: kind for kind in (InsufficientCapacity, QuotaExceeded, BadRequest)
+}
 
 
 class CloudWorld(ABC):
@@ -123,6 +127,25 @@ def launch(world: CloudWorld, provider: Provider, *claims: str, cluster: str = O
 def live(provider: Provider) -> list[Instance]:
     """Instances that have not ended, by claim."""
     return sorted((i for i in provider.instances() if not i.state.ended), key=lambda i: (i.claim_id, i.id))
+
+
+def verdict(world: CloudWorld, provider: Provider, result: Instance | ProviderError) -> Instance | ProviderError:
+    """What a launch comes to: some clouds take it and refuse it then, by an instance in error, which is ended here."""
+    if isinstance(result, ProviderError):
+        return result
+    found: list[Instance] = []
+
+    def decided() -> bool:
+        found[:] = [one for one in provider.instances() if one.id == result.id]
+        return bool(found) and found[0].state is not InstanceState.PENDING
+
+    world.until(decided)
+    if found[0].state is not InstanceState.ERROR:
+        return result
+    assert found[0].error
+    provider.terminate([result.id])
+    world.until(lambda: result.id not in {one.id for one in live(provider)})
+    return _KINDS.get(found[0].cause, ProviderError)(found[0].error)
 
 
 def end_all(world: CloudWorld, provider: Provider) -> None:

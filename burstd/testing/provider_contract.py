@@ -55,6 +55,7 @@ from burstd.testing.cloud_world import (
     request,
     requests_of,
     serve,
+    verdict,
 )
 
 
@@ -287,7 +288,7 @@ class FaultContract:
         """So that burstd knows what to do next; nothing was made, and the next try works."""
         provider = world.provider(OURS)
         world.breaks(how)
-        result = outcome_of(world, provider, "c1")
+        result = verdict(world, provider, outcome_of(world, provider, "c1"))
         assert type(result) is error, repr(result)
         assert str(result)
         assert live(provider) == []
@@ -301,8 +302,9 @@ class FaultContract:
         provider = world.provider(OURS)
         world.breaks(Breakage.CAPACITY)
         outcomes = serve(provider, [request(world, provider, f"c{n}") for n in range(3)])
-        assert sum(isinstance(o.result, InsufficientCapacity) for o in outcomes) == 1
-        assert sum(isinstance(o.result, Instance) for o in outcomes) == 2
+        results = [verdict(world, provider, outcome.result) for outcome in outcomes]
+        assert sum(isinstance(one, InsufficientCapacity) for one in results) == 1
+        assert sum(isinstance(one, Instance) for one in results) == 2
         world.until(lambda: len(live(provider)) == 2)
         end_all(world, provider)
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from burstd.model.errors import BadRequest, NotFound, ProviderError
+from burstd.model.errors import BadRequest, NotFound
 from burstd.model.offer import Hardware, Offer
 from burstd.model.shape import Gres, Shape
 from providers.aws.calls import Calls
 from providers.aws.prices import Price, Prices
 from providers.aws.settings import AwsSettings
+from providers.kept import Kept
 
 _KEPT_S = 6 * 3600.0
 _RESERVATIONS_S = 300.0
-_RETRY_S = 60.0
 _TYPES_PAGE = 100
 """Most that DescribeInstanceTypes gives at a time."""
 _ARCHITECTURES = {"x86_64": "x86_64", "arm64": "aarch64"}
@@ -76,38 +75,6 @@ class _Ware:
     kind: InstanceType
     zone: str
     spot: bool
-
-
-Made = TypeVar("Made")
-
-
-class Kept(Generic[Made]):
-    """An answer that is asked for again when it is old; if that fails it is kept a minute more.
-
-    ``clock`` need not know the date: it only has to run on.
-    """
-
-    def __init__(self, read: Callable[[], Made], for_s: float, clock: Callable[[], float]) -> None:
-        self._read = read
-        self._for_s = for_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._known: list[Made] = []
-        self._until = 0.0
-
-    def get(self) -> Made:
-        """Raises what reading raises while there was no answer yet."""
-        with self._lock:
-            now = self._clock()
-            if not self._known or now >= self._until:
-                try:
-                    self._known = [self._read()]
-                    self._until = now + self._for_s
-                except ProviderError:
-                    if not self._known:
-                        raise
-                    self._until = now + _RETRY_S
-            return self._known[0]
 
 
 class Catalog:

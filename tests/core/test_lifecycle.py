@@ -288,6 +288,16 @@ def test_next_step(case: str, c: Claim, world: dict[str, Any], expected: list[st
     assert told(seen(c, **world)) == expected
 
 
+@pytest.mark.parametrize("state", [S.LAUNCHING, S.BOOTING, S.PROVING])
+@pytest.mark.parametrize(("cause", "error"), [("", "boot"), ("capacity", "capacity"), ("quota", "quota")])
+def test_a_cloud_that_refuses_late_is_taken_at_its_word(state: S, cause: str, error: str) -> None:
+    refused = instance(InstanceState.ERROR, cause=cause, error="No valid host was found")
+    (move,) = seen(claim(state), instances=(refused,))
+    assert isinstance(move, Move)
+    assert (move.new, move.error) == (S.FAILED, error)
+    assert "No valid host" in move.reason
+
+
 def test_many_nodes_are_one_step() -> None:
     slots = tuple(f"cl{i}" for i in range(50))
     snapshot = Snapshot(
