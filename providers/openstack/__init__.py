@@ -1,0 +1,1 @@
+"""OpenStack. provider.py puts it together; calls.py is the only maker of connections."""

@@ -1,0 +1,1 @@
+"""A real OpenStack on this machine, but for its hypervisor: ``plane.ControlPlane`` starts one."""
