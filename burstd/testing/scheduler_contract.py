@@ -378,7 +378,7 @@ class SchedulerContract:
     def test_a_slot_is_powered_up_and_down_and_used_again(self, cluster: ClusterUnderTest) -> None:
         """Slurm calls its programs, and a machine makes the slot a node; also one that Slurm was not told of."""
         scheduler = cluster.scheduler
-        slot = cluster.slots[3]
+        slot = cluster.slots[7]
         until(lambda: node(cluster, slot).powered_down, "the slot powered down")
         called = partial(self._called_since, cluster, len(cluster.calls()), slot)
         scheduler.power_up([slot])
