@@ -1,0 +1,88 @@
+"""Floating IPs, made for a machine's first port, so that they are there before it.
+
+https://docs.openstack.org/api-ref/network/v2/#floating-ips-floatingips
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from burstd.model.errors import BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError, QuotaExceeded
+from providers.openstack import marks
+from providers.openstack.calls import Calls
+from providers.openstack.networks import Networks
+from providers.openstack.pace import Pace
+from providers.openstack.ports import FULL, Held
+from providers.openstack.settings import OpenStackSettings
+
+_PART = 50
+"""Ports to one call: their ids must fit into one address."""
+
+
+class FloatingIps:
+    """Of one cluster. Used only where the settings name a network for them."""
+
+    def __init__(self, cluster: str, settings: OpenStackSettings, calls: Calls, networks: Networks) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._calls = calls
+        self._networks = networks
+
+    def ensure(self, held: Mapping[str, Held]) -> dict[str, str | ProviderError]:
+        """For each claim the id of its floating IP, that of an earlier try first of all, or why it has none."""
+        try:
+            network = self._networks.floating()
+            known = self._earlier([one.ids[0] for one in held.values() if one.again])
+        except ProviderError as error:
+            return dict.fromkeys(held, error)
+        done: dict[str, str | ProviderError] = {
+            claim: known[one.ids[0]] for claim, one in held.items() if one.ids[0] in known
+        }
+        lacking = [claim for claim in held if claim not in done]
+        made = Pace(self._settings.side_by_side).each(
+            lambda claim: self._make(network, claim, held[claim].ids[0]), lacking
+        )
+        done.update(zip(lacking, made, strict=True))
+        return done
+
+    def remove(self, floating_id: str) -> None:
+        """That of a claim that has no machine."""
+        with suppress(NotFound):
+            self._calls.tell("network", "DELETE", f"/floatingips/{floating_id}", f"delete floating IP {floating_id}")
+
+    def _earlier(self, ports: list[str]) -> dict[str, str]:
+        """By port."""
+        found: dict[str, str] = {}
+        for start in range(0, len(ports), _PART):
+            part = ports[start : start + _PART]
+            for one in self._calls.pages("network", "/floatingips", "floatingips", "list floating IPs", port_id=part):
+                if marks.is_ours(marks.of_description(one["description"]), self._cluster):
+                    found[one["port_id"]] = one["id"]
+        return found
+
+    def _make(self, network: str, claim: str, port: str) -> str:
+        """Without an answer there may be one, which its mark finds, but surely no server."""
+        body = {
+            "floating_network_id": network,
+            "port_id": port,
+            "description": marks.description(self._cluster, claim),
+        }
+        try:
+            answer = self._calls.tell(
+                "network", "POST", "/floatingips", "make a floating IP", body={"floatingip": body}
+            )
+        except OutcomeUnknown as error:
+            raise CloudUnavailable(
+                f"no server was asked for, whether it has a floating IP is not known: {error}"
+            ) from error
+        except NotFound as error:
+            raise BadRequest(
+                "no router leads from the first of the settings' networks to floating_network, "
+                f"or one of them is gone: {error}"
+            ) from error
+        except ProviderError as error:
+            if FULL in str(error):
+                raise QuotaExceeded(f"floating_network is full: {error}") from error
+            raise
+        return str(answer["floatingip"]["id"])

@@ -1,0 +1,189 @@
+"""The ports of machines, made before them.
+
+A port that Nova makes by itself bears no mark of ours; one that is made first does, from the very call that makes it.
+And a port serves one server only, so that a launch which is carried out twice makes no second machine.
+https://docs.openstack.org/api-ref/network/v2/#ports
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from burstd.model.errors import (
+    AuthFailed,
+    CloudUnavailable,
+    NotFound,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+)
+from burstd.model.provider import LaunchRequest
+from providers.openstack import marks
+from providers.openstack.calls import Calls
+from providers.openstack.networks import Networks
+from providers.openstack.settings import OpenStackSettings
+
+Thing = Mapping[str, Any]
+_PART = 50
+"""Claims to one call: their names must fit into one address, and their ports into the time limit of one call."""
+FULL = "No more IP addresses available"
+_OF_ALL = (AuthFailed, CloudUnavailable, RateLimited)
+"""What says nothing of one request in particular."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The ports of one claim, in the order of the networks. ``again``: it was asked for before."""
+
+    ids: tuple[str, ...]
+    again: bool = False
+
+
+NONE = Held(())
+
+
+class Ports:
+    """Of one cluster."""
+
+    def __init__(self, cluster: str, settings: OpenStackSettings, calls: Calls, networks: Networks) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._calls = calls
+        self._networks = networks
+
+    def ensure(self, requests: Sequence[LaunchRequest]) -> dict[str, Held | ProviderError]:
+        """For each claim its ports, those of an earlier try first of all, or why it has none.
+
+        OutcomeUnknown: a server uses them, so that an earlier try has made a machine.
+        """
+        done: dict[str, Held | ProviderError] = {}
+        over: ProviderError | None = None
+        for start in range(0, len(requests), _PART):
+            part = requests[start : start + _PART]
+            found = self._ensure(part) if over is None else dict.fromkeys((r.claim_id for r in part), over)
+            over = over or next((one for one in found.values() if isinstance(one, _OF_ALL)), None)
+            done.update(found)
+        return done
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Those of a claim that has no machine."""
+        for one in ids:
+            with suppress(NotFound):
+                self._calls.tell("network", "DELETE", f"/ports/{one}", f"delete port {one}")
+
+    def _ensure(self, part: Sequence[LaunchRequest]) -> Mapping[str, Held | ProviderError]:
+        try:
+            networks, groups = self._networks.networks(), self._networks.security_groups()
+            found = self._found(part, len(networks))
+        except ProviderError as error:
+            return dict.fromkeys((request.claim_id for request in part), error)
+        done: dict[str, Held | ProviderError] = {}
+        known: dict[str, dict[str, str]] = {}
+        wanted: dict[str, list[dict[str, Any]]] = {}
+        for request in part:
+            claim = request.claim_id
+            try:
+                known[claim] = self._earlier(found.get(claim, ()))
+            except ProviderError as error:
+                done[claim] = error
+                continue
+            lacking = [(place, network) for place, network in enumerate(networks) if network not in known[claim]]
+            if lacking:
+                wanted[claim] = [self._body(request, place, network, groups) for place, network in lacking]
+        made = self._make(wanted) if wanted else {}
+        for claim, ports in known.items():
+            fresh = made.get(claim, {})
+            if isinstance(fresh, ProviderError):
+                done[claim] = fresh
+                continue
+            both = {**ports, **fresh}
+            if all(network in both for network in networks):
+                done[claim] = Held(tuple(both[network] for network in networks), again=bool(ports))
+            else:
+                done[claim] = CloudUnavailable("Neutron's answer does not name the ports that were asked for")
+        return done
+
+    def _found(self, part: Sequence[LaunchRequest], networks: int) -> dict[str, list[Thing]]:
+        """Ports of earlier tries, by claim."""
+        names = [_name(request, place) for request in part for place in range(networks)]
+        found: dict[str, list[Thing]] = {}
+        for port in self._calls.pages("network", "/ports", "ports", "list ports", name=names):
+            mark = marks.of_description(port["description"])
+            if mark is not None and marks.is_ours(mark, self._cluster):
+                found.setdefault(mark.claim, []).append(port)
+        return found
+
+    def _earlier(self, ports: Sequence[Thing]) -> dict[str, str]:
+        """By network. Of two in one network, which come of a call whose answer was lost, one is deleted: should a
+        server be on its way to it, none is made.
+        """
+        chosen: dict[str, str] = {}
+        for port in sorted(ports, key=lambda one: (str(one.get("created_at")), str(one["id"]))):
+            if port["device_id"]:
+                raise OutcomeUnknown(f"port {port['id']} of this claim is in use by server {port['device_id']} already")
+            if port["network_id"] in chosen:
+                self.remove([port["id"]])
+            else:
+                chosen[port["network_id"]] = port["id"]
+        return chosen
+
+    def _body(self, request: LaunchRequest, place: int, network: str, groups: Sequence[str]) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "name": _name(request, place),
+            "description": marks.description(self._cluster, request.claim_id),
+            "network_id": network,
+            "binding:vnic_type": self._settings.vnic_type,
+        }
+        if not self._settings.port_security:
+            body |= {"port_security_enabled": False, "security_groups": []}
+        elif groups:
+            body["security_groups"] = list(groups)
+        return body
+
+    def _make(self, wanted: Mapping[str, Sequence[dict[str, Any]]]) -> Mapping[str, dict[str, str] | ProviderError]:
+        """By one call; where that is refused, by one for each claim, so that some have theirs. A call makes all or
+        none.
+        """
+        try:
+            return self._call([body for bodies in wanted.values() for body in bodies])
+        except ProviderError as error:
+            if isinstance(error, _OF_ALL) or len(wanted) == 1:
+                return dict.fromkeys(wanted, error)
+        made: dict[str, dict[str, str] | ProviderError] = {}
+        over: ProviderError | None = None
+        for claim, bodies in wanted.items():
+            if over is None:
+                try:
+                    made.update(self._call(bodies))
+                    continue
+                except ProviderError as error:
+                    made[claim] = error
+                    over = error if isinstance(error, (*_OF_ALL, QuotaExceeded)) else None
+            else:
+                made[claim] = over
+        return made
+
+    def _call(self, bodies: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
+        """By claim and network. Without an answer there may be ports, which their mark finds, but surely no server."""
+        try:
+            answer = self._calls.tell("network", "POST", "/ports", "make ports", body={"ports": list(bodies)})
+        except OutcomeUnknown as error:
+            raise CloudUnavailable(f"no server was asked for, whether it has ports is not known: {error}") from error
+        except ProviderError as error:
+            if FULL in str(error):
+                raise QuotaExceeded(f"a network is full: {error}") from error
+            raise
+        made: dict[str, dict[str, str]] = {}
+        for port in answer["ports"]:
+            mark = marks.of_description(port["description"])
+            if mark is not None:
+                made.setdefault(mark.claim, {})[port["network_id"]] = port["id"]
+        return made
+
+
+def _name(request: LaunchRequest, place: int) -> str:
+    return f"{request.name}-{place + 1}" if place else request.name
