@@ -74,7 +74,7 @@ class Library:
 
 
 class Alone:
-    """A table of the provider's calls without a daemon: processor seconds of its own code, of the library, of the cloud."""
+    """A table of a provider's calls without a daemon: processor seconds of its own code, its library and the cloud."""
 
     def __init__(self, theirs: Theirs, library: Library, library_name: str, cloud_name: str) -> None:
         self._theirs = theirs
