@@ -109,13 +109,17 @@ class StageServer:
     def __init__(
         self,
         path: Path,
-        allowed: Callable[[int], bool],
+        allowed: Callable[[int], bool | None],
         handle: Callable[[StageCall], StageReply],
         *,
         waiting: int = _WAITING,
         connections: int = _CONNECTIONS,
     ) -> None:
-        """``allowed``: whether this uid may call; SlurmUser must be, who speaks for every job's owner."""
+        """``allowed``: whether this uid may call; SlurmUser must be, who speaks for every job's owner.
+
+        None: not known yet. Such a call is left without an answer, as if nobody listened: what must be answered comes
+        again, where a refusal would have Slurm hold the job.
+        """
         self._path = path
         self._allowed = allowed
         self._handle = handle
@@ -171,7 +175,11 @@ class StageServer:
         wire.settimeout(_PATIENCE_S)
         try:
             uid = caller(wire)
-            if not self._allowed(uid):
+            allowed = self._allowed(uid)
+            if allowed is None:
+                log.info("a hook of burst_buffer/lua is too early: slurmctld has not told SlurmUser yet", uid=uid)
+                return
+            if not allowed:
                 log.warning("a hook of burst_buffer/lua was not heard: only Slurm may call it", uid=uid)
                 self._send(wire, StageReply("refused", f"user {uid} may not speak for Slurm"))
                 return

@@ -163,7 +163,8 @@ class Launching:
         offer = request.offer
         return Instance(
             id=answer["server"]["id"], provider=self._name, state=InstanceState.PENDING, claim_id=request.claim_id,
-            tags=request.tags, name=request.name, zone=offer.zone, instance_type=offer.instance_type, launched=self._clock(),
+            tags=request.tags, name=request.name, zone=offer.zone, instance_type=offer.instance_type,
+            launched=self._clock(),
         )  # fmt: skip
 
     def _body(self, plan: _Plan) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def places(tmp_path: Path) -> dict[str, str]:
 def start(places: dict[str, str]) -> Iterator[Start]:
     servers: list[StageServer] = []
 
-    def make(handle: Handle, allowed: Callable[[int], bool] = lambda _uid: True, **limits: int) -> StageServer:
+    def make(handle: Handle, allowed: Callable[[int], bool | None] = lambda _uid: True, **limits: int) -> StageServer:
         server = StageServer(Path(places["BURSTD_STAGE_SOCKET"]), allowed, handle, **limits)
         server.start()
         servers.append(server)
@@ -149,6 +149,24 @@ def test_a_stranger_is_not_heard(start: Start, places: dict[str, str]) -> None:
     code, said = call(places, "check", "job=7")
     assert (code, said) == (1, f"refused\nuser {os.geteuid()} may not speak for Slurm")
     assert heard == []
+
+
+def test_who_cannot_be_known_yet_is_not_refused(start: Start, places: dict[str, str]) -> None:
+    known: list[bool] = []
+    asked = 0
+
+    def allowed(_uid: int) -> bool | None:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            known.append(True)
+        return True if known else None
+
+    start(lambda _call: StageReply("ok"), allowed)
+    code, said = call(places, "check", "job=7")
+    assert (code, said.split("\n", maxsplit=1)[0]) == (3, "absent")
+    assert call(places, "data_in", "job=7") == (0, "ok\n")
+    assert asked == 3
 
 
 def test_nobody_waits_for_a_deaf_burstd_at_sbatch(places: dict[str, str]) -> None:

@@ -136,9 +136,7 @@ class StageRoom:
         self._kept: tuple[KeptNode, ...] = ()
         check = Check(CheckRules(staging.check_s, staging.scratch_max, self._dataset), hand, objects, self._may)
         hooks = Hooks(self.desk, around.workers, check)
-        self._server = StageServer(
-            settings.stage_socket, lambda uid: uid in (0, os.geteuid(), around.slurm_uid()), hooks.handle
-        )
+        self._server = StageServer(settings.stage_socket, self._may_call, hooks.handle)
         self._server.start()
         stack.callback(self._server.close)
         log.info("jobs' data is staged", store=stager.name, kind=self._kind, job_dir=str(staging.job_dir))
@@ -271,6 +269,13 @@ class StageRoom:
     def progress(self) -> Mapping[str, Sequence[Reading]]:
         """See StageOffice."""
         return self.desk.readings()
+
+    def _may_call(self, uid: int) -> bool | None:
+        """For StageServer: root, burstd itself, and SlurmUser once slurmctld has told who that is."""
+        slurm_uid = self._around.slurm_uid()
+        if uid in (0, os.geteuid(), slurm_uid):
+            return True
+        return None if slurm_uid is None else False
 
     def use(self) -> StageUse:
         """See StageOffice."""
