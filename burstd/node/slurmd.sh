@@ -72,6 +72,7 @@ END
     systemctl enable --quiet slurmd
     if ! systemctl restart slurmd; then
         this=$(systemctl show --value -p InvocationID slurmd)
+        journalctl -q --sync || : # its last words may be on their way
         fail "slurmd does not start: $(journalctl -q -o cat _SYSTEMD_INVOCATION_ID="$this" | why)"
     fi
 else

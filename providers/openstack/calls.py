@@ -6,6 +6,7 @@ which says that nothing was done, keystoneauth asks for a new token and then onc
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
-from providers.openstack.errors import Answer, of_answer, of_login, of_silence
+from burstd.model.errors import AuthFailed, CloudUnavailable, ProviderError
+from providers.openstack.errors import of_answer
 from providers.openstack.settings import OpenStackSettings
+
+_READS = ("GET", "HEAD")
+_VERSION = re.compile(r"v\d+(\.\d+)?")
+_ID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
 class Calls:
@@ -25,15 +30,28 @@ class Calls:
         self._settings = settings
         self._lock = threading.Lock()
         self._connection: Any = None
+        self._newest: dict[str, tuple[int, ...]] = {}
+        """Microversion, by service."""
         self._here = threading.local()
-        """``sent``: whether the request that this thread sent last would change something."""
+        """``sent``: whether what this thread sent last was to change something."""
+        self._counting = threading.Lock()
         self.made: Counter[str] = Counter()
         """Requests so far, by method and kind of path: ``GET /servers/detail``, ``DELETE /ports/ID``."""
 
     @property
     def connection(self) -> Any:
         """openstacksdk's, for use within ``told``. Raises AuthFailed where the credentials cannot be read."""
-        raise NotImplementedError
+        try:
+            from providers.openstack import access  # noqa: PLC0415 - a site without OpenStack has none
+        except ImportError:
+            raise AuthFailed("providers of kind openstack need openstacksdk: pip install 'burstd[openstack]'") from None
+        settings = self._settings
+        with self._lock:
+            if self._connection is None:
+                self._connection = access.connect(
+                    settings.cloud, settings.clouds_yaml, settings.region, settings.timeout_s, self._sends
+                )
+            return self._connection
 
     @contextmanager
     def told(self, *, changes: bool, what: str) -> Iterator[None]:
@@ -41,28 +59,109 @@ class Calls:
 
         Has one call in it, where ``changes``.
         """
-        raise NotImplementedError
-        yield
+        self._here.sent = False
+        try:
+            yield
+        except ProviderError:
+            raise
+        except Exception as error:  # noqa: BLE001 - openstacksdk lets through what requests, files and parsers raise
+            from providers.openstack import access  # noqa: PLC0415 - see above
+
+            if access.is_stale(error):
+                self._forget()
+            # Without the cause: what Keystone said of a request may repeat it, and would be in a traceback.
+            raise access.translated(error, what, changes=changes, sent=self._here.sent) from None
 
     def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
         """One GET; the JSON that it answers. ``service``: an attribute of the connection, ``compute``, ``network``,
         ``block_storage``, ``image``, ``identity``. ``version``: microversion, or the newest older one that there is.
         """
-        raise NotImplementedError
+        return self._call(service, "GET", path, what, version, params=query, skip_cache=True)
 
     def tell(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
         """One call that changes something, sent once; the JSON that it answers, or None."""
-        raise NotImplementedError
+        return self._call(service, method, path, what, version, **({} if body is None else {"json": body}))
 
     def pages(
         self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
     ) -> Iterator[Mapping[str, Any]]:
         """The things under ``key`` of every page, each page asked for when it is needed; ends early only by raising."""
-        raise NotImplementedError
+        while True:
+            answer = self.ask(service, path, what, version=version, **query)
+            things = answer.get(key) if isinstance(answer, dict) else None
+            if not isinstance(things, list):
+                raise CloudUnavailable(f"cannot {what}: the answer has no '{key}': is there a proxy in between?")
+            yield from things
+            links = answer.get(f"{key}_links") or ()
+            more = next((link["href"] for link in links if link.get("rel") == "next"), None)
+            if more is None:
+                return
+            # The address itself may be one that only the service behind a balancer knows.
+            query = parse_qs(urlsplit(more).query)
 
     def has(self, service_type: str) -> bool:
         """Whether the project's service catalogue has it: ``block-storage``, ``network`` ..."""
-        raise NotImplementedError
+        connection = self.connection
+        with self.told(changes=False, what="read the service catalogue"):
+            config = connection.config
+            found = connection.session.auth.get_access(connection.session).service_catalog.get_endpoints(
+                service_type=config.get_service_type(service_type),
+                interface=config.get_interface(service_type),
+                region_name=config.get_region_name(service_type),
+            )
+            return any(found.values())
 
     def close(self) -> None:
         """Gives connections back."""
+        self._forget()
+
+    def _call(self, service: str, method: str, path: str, what: str, version: str, **words: Any) -> Any:
+        connection, changes = self.connection, method not in _READS
+        with self.told(changes=False, what=what):
+            proxy = getattr(connection, service)
+            headers = {"microversion": self._version(service, proxy, version)} if version else {}
+        with self.told(changes=changes, what=what):
+            response = proxy.request(path, method, raise_exc=False, **headers, **words)
+            if response.status_code < 300:
+                return response.json() if response.content else None
+        from providers.openstack import access  # noqa: PLC0415 - see above
+
+        raise of_answer(access.answer_of(response), what, changes=changes)
+
+    def _version(self, service: str, proxy: Any, wanted: str) -> str:
+        """Raises CloudUnavailable where the service does not say what it has."""
+        newest = self._newest.get(service)
+        if newest is None:
+            data = proxy.get_endpoint_data()
+            newest = None if data is None else data.max_microversion
+            if newest is None:
+                raise CloudUnavailable(f"the {service} service does not say which versions of its interface it has")
+            self._newest[service] = newest
+        major, minor = min(tuple(map(int, wanted.split("."))), tuple(newest[:2]))
+        return f"{major}.{minor}"
+
+    def _sends(self, method: str, url: str) -> None:
+        """Hears of each request on its way out, those for tokens and versions too."""
+        from providers.openstack import access  # noqa: PLC0415 - see above
+
+        self._here.sent = method not in _READS and not access.is_login(url)
+        with self._counting:
+            self.made[f"{method} {_kind(url)}"] += 1
+
+    def _forget(self) -> None:
+        """What was learned of the cloud may have been learned while a service was down: openstacksdk keeps it."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            self._newest.clear()
+        if connection is not None:
+            connection.close()
+
+
+def _kind(url: str) -> str:
+    """The path from behind the version, without the project's id, with ``ID`` for ids."""
+    words = [word for word in urlsplit(url).path.split("/") if word]
+    start = next((place + 1 for place, word in enumerate(words) if _VERSION.fullmatch(word)), 0)
+    rest = words[start:]
+    if rest and _ID.fullmatch(rest[0]):
+        rest = rest[1:]
+    return "/" + "/".join("ID" if _ID.fullmatch(word) else word for word in rest)

@@ -150,6 +150,7 @@ def test_boxes_that_hang_die_and_lie(lab: Lab, control: Control) -> None:
     dies = launch(control, token="d", name="dies")
     box_of(lab, hang).wait_booted()
     assert not box_of(lab, hang).listening(22)
+    box_of(lab, dies).wait_booted()
     box_of(lab, dies).run(["kill", "-TERM", "1"], check=False)
     until(lambda: {i.id: i.state for i in control.instances()}[dies] == "error")
     until(lambda: not (lab.boxes_directory / lie).exists())

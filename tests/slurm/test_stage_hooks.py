@@ -114,7 +114,7 @@ def test_a_job_cancelled_in_stage_in_is_cleared_at_once(rig: StageRig) -> None:
     number = rig.submit()
     in_stage_in(rig, number)
     rig.cluster.sh(f"scancel {number}", "ada")
-    assert rig.answers.wait("teardown", number, 15).hurry
+    assert rig.answers.wait("teardown", number, 40).hurry
     assert "post_run" not in rig.answers.of(number)
 
 
