@@ -113,7 +113,9 @@ class Calls:
 
     def close(self) -> None:
         """Gives connections back."""
-        self._forget()
+        connection = self._forget()
+        if connection is not None:
+            connection.close()
 
     def _call(self, service: str, method: str, path: str, what: str, version: str, **words: Any) -> Any:
         connection, changes = self.connection, method not in _READS
@@ -148,13 +150,12 @@ class Calls:
         with self._counting:
             self.made[f"{method} {_kind(url)}"] += 1
 
-    def _forget(self) -> None:
+    def _forget(self) -> Any:
         """What was learned of the cloud may have been learned while a service was down: openstacksdk keeps it."""
         with self._lock:
             connection, self._connection = self._connection, None
             self._newest.clear()
-        if connection is not None:
-            connection.close()
+        return connection
 
 
 def _kind(url: str) -> str:

@@ -1,0 +1,131 @@
+"""How openstacksdk is set up for burstd, and what its errors mean. Imports it, which takes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import openstack.config
+import requests
+from keystoneauth1 import exceptions as ksa
+from keystoneauth1 import session
+from openstack import connection
+from openstack import exceptions as sdk
+from requests.adapters import BaseAdapter
+
+from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
+from providers.openstack.errors import Answer, of_answer, of_login, of_silence
+
+_CONNECT_S = 5.0
+_LOGIN = "/auth/tokens"
+_NO_CREDENTIALS = "openstacksdk has no credentials for burstd's user"
+_STALE = (
+    ksa.CatalogException, ksa.DiscoveryFailure, sdk.EndpointNotFound, sdk.NotSupported, sdk.ServiceDisabledException,
+    sdk.ServiceDiscoveryException,
+)  # fmt: skip
+Sends = Callable[[str, str], None]
+"""Hears of each request on its way out: method and URL."""
+
+
+class _Watched(BaseAdapter):
+    """The way out of a session, with somebody told of each request before it goes."""
+
+    def __init__(self, inner: BaseAdapter, sends: Sends) -> None:
+        super().__init__()
+        self._inner = inner
+        self._sends = sends
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        self._sends(request.method or "", request.url or "")
+        return self._inner.send(request, *args, **kwargs)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Session(session.Session):  # type: ignore[misc, unused-ignore]
+    """Every request has its time limit and is tried once, whatever clouds.yaml says: login and discovery too."""
+
+    def __init__(self, sends: Sends, timeout_s: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        limits: Any = (_CONNECT_S, timeout_s)
+        self.timeout = limits
+        for prefix, adapter in list(self.session.adapters.items()):
+            self.session.mount(prefix, _Watched(adapter, sends))
+
+    def request(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs.update(connect_retries=0, status_code_retries=0)
+        return super().request(*args, **kwargs)
+
+
+def connect(cloud: str, clouds_yaml: Path | None, region: str, timeout_s: float, sends: Sends) -> Any:
+    """openstacksdk's connection; asks nothing of the cloud yet. Raises AuthFailed with the remedy."""
+    where = f"entry {cloud} of {clouds_yaml or 'clouds.yaml'}" if cloud else "environment (OS_CLOUD, OS_AUTH_URL ...)"
+    make: Any = partial(_Session, sends, timeout_s)
+    try:
+        files = None if clouds_yaml is None else [_readable(clouds_yaml)]
+        found = openstack.config.OpenStackConfig(config_files=files, app_name="burstd", session_constructor=make)
+        return connection.Connection(config=found.get_one(cloud or None, region_name=region or None))
+    except (sdk.ConfigException, ksa.ClientException) as error:
+        raise AuthFailed(f"{_NO_CREDENTIALS}: look at the {where}: {_words(error)}") from None
+    except OSError as error:
+        raise AuthFailed(f"{_NO_CREDENTIALS}: {error.filename or where} cannot be read: {error.strerror}") from None
+    except Exception as error:  # noqa: BLE001 - whatever parsers raise, whose words may repeat a line with a secret
+        raise AuthFailed(f"{_NO_CREDENTIALS}: the {where} cannot be understood ({type(error).__name__})") from None
+
+
+def _readable(path: Path) -> str:
+    """openstacksdk takes a file that is not there, or that it may not read, for an empty one."""
+    with path.open(encoding="utf-8"):
+        return str(path)
+
+
+def is_stale(error: BaseException) -> bool:
+    """Whether the connection's knowledge of the cloud's services is of no use: one may have been down just then."""
+    return isinstance(error, _STALE)
+
+
+def is_login(url: str) -> bool:
+    """Whether it is Keystone's address for tokens."""
+    return url.partition("?")[0].endswith(_LOGIN)
+
+
+def answer_of(response: requests.Response) -> Answer:
+    """As errors.py has it."""
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status_code, headers, response.text)
+
+
+def translated(error: Exception, what: str, *, changes: bool, sent: bool) -> ProviderError:
+    """The error of the interface for whatever openstacksdk raised. ``sent``: a change was on its way out."""
+    if isinstance(error, sdk.HttpException) and error.response is not None:
+        return of_answer(answer_of(error.response), what, changes=changes)
+    if isinstance(error, ksa.HttpError) and error.response is not None:
+        answer = answer_of(error.response)
+        return of_login(answer) if is_login(error.url or "") else of_answer(answer, what, changes=changes and sent)
+    if isinstance(error, ksa.ConnectionError):
+        return of_silence(error, what, changes=changes, sent=sent)
+    if isinstance(error, ksa.InvalidResponse):
+        return CloudUnavailable(f"cannot {what}: Keystone's answer is no token: look at auth_url")
+    if is_stale(error):
+        return CloudUnavailable(f"cannot {what}: {_words(error)}; is the service there, and up?")
+    if isinstance(error, ksa.MissingAuthMethods | ksa.AuthorizationFailure | ksa.AuthPluginException):
+        return AuthFailed(f"{_NO_CREDENTIALS}: {_words(error)}")
+    if isinstance(error, sdk.ConfigException):
+        return AuthFailed(f"{_NO_CREDENTIALS}: {_words(error)}")
+    if isinstance(error, sdk.SDKException) and not sent:
+        return BadRequest(f"openstacksdk would not {what}: {_words(error)}")
+    if isinstance(error, OSError) and not sent and not isinstance(error, requests.RequestException):
+        return CloudUnavailable(f"cannot {what}: {error}")
+    # Of an answer that is no answer. Its words may be anything.
+    unclear = OutcomeUnknown if changes and sent else CloudUnavailable
+    kind = type(error).__name__
+    return unclear(
+        f"cannot {what}: the answer is none of OpenStack's, or is cut ({kind}): is there a proxy in between?"
+    )
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())
