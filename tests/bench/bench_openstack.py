@@ -1,0 +1,148 @@
+"""Fifty servers at once, from the wish to the last of them gone: ``python -m tests.bench.bench_openstack`` (root).
+
+First the provider's calls one by one, then the real provider, observer, launcher, store and loop, against the lab's
+control plane: real services with a real scheduler, and records instead of machines. Slurm and the machines' insides are
+simulated in this process, and their processor time is left out. For each call or phase: API calls by method and path,
+and processor seconds of burstd, of HTTP in it, and of the control plane with its database and broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from burstd.daemon import logs
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.model.provider import LaunchRequest
+from burstd.model.shape import Shape
+from providers.openstack.calls import Calls
+from providers.openstack.provider import OpenStackProvider
+from providers.openstack.settings import OpenStackSettings
+from tests.bench.burst import CLUSTER, Alone, Library, Whole
+from tests.lab.openstack.plane import ControlPlane
+from tests.lab.openstack.projects import SECURITY_GROUP, Project
+
+FLAVOR, MEMORY_MIB, LIBRARY, CLOUD = "cpu.small", 3000, "http", "plane"
+
+
+class PlaneSide:
+    """A control plane, as one provider uses it."""
+
+    def __init__(self, plane: ControlPlane, calls: Calls) -> None:
+        self._plane = plane
+        self._calls = calls
+
+    def cpu_s(self) -> float:
+        """Of all its processes."""
+        return self._plane.cpu_s()
+
+    def calls(self) -> Counter[str]:
+        """The provider's own count of what it sends."""
+        return Counter(self._calls.made)
+
+
+@contextmanager
+def http_counted(library: Library) -> Iterator[None]:
+    """What is used to send requests and to receive answers; what openstacksdk does with them is counted as ours."""
+    real = requests.Session.request
+
+    def counted(*words: Any, **more: Any) -> requests.Response:
+        with library.counted():
+            return real(*words, **more)
+
+    requests.Session.request = counted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        requests.Session.request = real  # type: ignore[method-assign]
+
+
+def provider_for(plane: ControlPlane, project: Project, folder: Path) -> tuple[OpenStackProvider, Calls]:
+    """Of a site with this project."""
+    clouds = folder / "clouds.yaml"
+    clouds.write_text(project.clouds_yaml(), encoding="utf-8")
+    settings = OpenStackSettings(
+        cloud="burst", clouds_yaml=clouds, networks=(project.network,), security_groups=(SECURITY_GROUP,),
+        flavors=(FLAVOR,), image="node", prices={"*": Decimal("0.10")}, unused_s=0,
+    )  # fmt: skip
+    calls = Calls(settings)
+    return OpenStackProvider("openstack", CLUSTER, settings, calls), calls
+
+
+def alone(plane: ControlPlane, project: Project, folder: Path, machines: int) -> None:
+    """The provider's calls without a daemon."""
+    provider, calls = provider_for(plane, project, folder)
+    library = Library()
+    row = Alone(PlaneSide(plane, calls), library, LIBRARY, CLOUD).row
+    with http_counted(library):
+        offers = row("offers", provider.offers)
+        requests_ = [
+            LaunchRequest(
+                f"c{n:06}", f"bench-c{n}", offers[n % len(offers)], "", "#cloud-config\n",
+                {TAG_CLUSTER: CLUSTER, TAG_CLAIM: f"c{n:06}", "burstd-pool": "cpu"},
+            )
+            for n in range(machines)
+        ]  # fmt: skip
+        for size in sorted({1, machines}):
+            some = requests_[:size]
+            made = [o.result for o in row(f"launch {size}", partial(provider.launch, some))]
+            assert all(isinstance(one, Instance) for one in made), made
+            row(f"list {size} until they run", partial(_until, provider, {InstanceState.RUNNING}))
+            row(f"list {size}", lambda: list(provider.instances()))
+            row(f"leftovers of {size}", lambda: list(provider.leftovers()))
+            ids = [one.id for one in made]
+            row(f"terminate {size}", partial(provider.terminate, ids))
+            row(f"list {size} until they are gone", partial(_until, provider, set()))
+    provider.close()
+
+
+def _until(provider: OpenStackProvider, states: set[InstanceState]) -> None:
+    while {one.state for one in provider.instances()} - states:
+        time.sleep(1.0)
+
+
+def whole(plane: ControlPlane, project: Project, folder: Path, machines: int, quiet_s: float) -> None:
+    """The same with the daemon's loop."""
+    provider, calls = provider_for(plane, project, folder)
+    bench = Whole(provider, PlaneSide(plane, calls), folder, machines, Shape(2, MEMORY_MIB, (), frozenset({"cloud"})))
+    try:
+        bench.run(quiet_s, LIBRARY, CLOUD)
+    finally:
+        bench.close()
+
+
+def main() -> None:
+    """Runs the tables."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_openstack", description=__doc__)
+    parser.add_argument("--machines", type=int, default=50)
+    parser.add_argument("--quiet", type=float, default=60.0, help="seconds that the jobs run")
+    arguments = parser.parse_args()
+    logs.set_up("text", "error")
+    gc.freeze()  # as the daemon does
+    with (
+        ControlPlane() as plane,
+        tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder,
+    ):
+        projects = [plane.project(name) for name in ("alone", "whole")]
+        for project in projects:
+            plane.quota(project, instances=-1, cores=-1, ram=-1, ports=-1)
+        with plane.reach():
+            alone(plane, projects[0], Path(folder), arguments.machines)
+            sys.stdout.write("\n")
+            whole(plane, projects[1], Path(folder), arguments.machines, arguments.quiet)
+
+
+if __name__ == "__main__":
+    main()

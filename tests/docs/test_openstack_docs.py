@@ -1,0 +1,205 @@
+"""docs/providers/openstack.md: its settings are right; its commands work on a control plane, in their order."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from burstd.cli.main import app
+from burstd.model.errors import AuthFailed
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.model.provider import LaunchRequest, Provider
+from burstd.settings import Plugins, load, resolve
+from providers.openstack.settings import OpenStackSettings, RootVolume
+from tests.docs.blocks import shell_blocks
+from tests.lab.openstack import conf
+from tests.lab.openstack.plane import ControlPlane
+from tests.lab.programs import PROJECT
+
+DOCUMENT = PROJECT / "docs" / "providers" / "openstack.md"
+TEXT = DOCUMENT.read_text(encoding="utf-8")
+BLOCKS = shell_blocks(DOCUMENT)
+TRIED, UNTRIED = "# tried on a control plane", "# not tried"
+CLUSTER, CLAIM = "mysite", "0123456789abcdef"
+EXTERNAL = "public"
+PATIENCE_S = 60.0
+(SETTINGS,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_every_block_says_whether_it_was_tried() -> None:
+    marks = [block.text.partition("\n")[0] for block in BLOCKS]
+    assert set(marks) == {TRIED, UNTRIED}
+    assert len(BLOCKS) == TEXT.count("\n```sh\n")
+
+
+def test_every_key_is_described() -> None:
+    table = re.findall(
+        r"^\| ((?:`[\w.]+`(?:, )?)+) \|", TEXT.partition("| key of `[providers.NAME]` |")[2], re.MULTILINE
+    )
+    keys = {key for cell in table for key in re.findall(r"`([\w.]+)`", cell)}
+    root = {f"root.{key}" for key in RootVolume.model_fields}
+    assert keys == {*OpenStackSettings.model_fields, *root, "kind"} - {"root"}
+
+
+def test_the_defaults_are_as_described() -> None:
+    """Where the table gives a value."""
+    said = dict(re.findall(r'^\| `(\w+)` \| `("[^`]*"|[\d.]+|true|false)` \|', TEXT, re.MULTILINE))
+    defaults = {name: OpenStackSettings.model_fields[name].default for name in said}
+    assert {name: json.loads(value) for name, value in said.items()} == defaults
+    assert len(said) > 10
+
+
+def test_the_settings_are_right(tmp_path: Path) -> None:
+    file = tmp_path / "burstd.toml"
+    file.write_text(SETTINGS, encoding="utf-8")
+    said = CliRunner().invoke(app, ["config", "check", "--no-files", str(file)])
+    assert "is right: 2 pools, 20 slots, 1 provider, policies backlog, idle, limits." in said.stdout
+
+
+class Reader:
+    """Who types the document's blocks, each into a shell that knows what was set in those before."""
+
+    def __init__(self, cloud: ControlPlane, folder: Path) -> None:
+        self.cloud = cloud
+        self.folder = folder
+        self._known = folder / "known.sh"
+        self._known.touch()
+        mine = cloud.project("physics", bare=True).cloud(password=True)
+        theirs = json.loads(json.dumps(mine))
+        theirs["auth"] |= dict.fromkeys(("username", "password", "project_name"), conf.ADMIN)
+        self._clouds = folder / "my-clouds.yaml"
+        self._clouds.write_text(json.dumps({"clouds": {"mycloud": mine, "operator": theirs}}), encoding="utf-8")
+        with cloud.admin() as admin:
+            external = admin.network.create_network(name=EXTERNAL, is_router_external=True)
+            admin.network.create_subnet(name=EXTERNAL, network_id=external.id, ip_version=4, cidr="198.51.100.0/24")
+
+    def types(self, section: str) -> str:
+        """Every tried block of a section; what they print. The first command that fails ends the test."""
+        texts = [b.text for b in BLOCKS if b.section == section and b.text.startswith(TRIED)]
+        assert texts, section
+        return "".join(map(self.runs, texts))
+
+    def runs(self, text: str) -> str:
+        """These commands."""
+        keep = f"{{ declare -px OS_CLOUD cluster home; declare -p project server 2>&-; declare -f; }} >{self._known}"
+        program = Path(self.cloud.services.program("openstack"))
+        with self.cloud.reach():
+            done = subprocess.run(
+                ["bash", "-eu", "-o", "pipefail", "-c", f". {self._known}\n{text}\n{keep} || true"], cwd=self.folder,
+                env={"PATH": f"{program.parent}:/usr/bin:/bin", "OS_CLIENT_CONFIG_FILE": str(self._clouds)},
+                capture_output=True, text=True, check=False, timeout=300,
+            )  # fmt: skip
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def burstd_toml(self) -> Path:
+        """The document's, with the place where section 3 has put its file."""
+        clouds, file = self.folder / "burstd-clouds.yaml", self.folder / "burstd.toml"
+        assert clouds.stat().st_mode & 0o777 == 0o600
+        file.write_text(SETTINGS.replace("/etc/burstd/clouds.yaml", str(clouds)), encoding="utf-8")
+        return file
+
+    def provider(self) -> Provider:
+        """Of those settings."""
+        settings = load(self.burstd_toml(), check_files=False)
+        chosen = resolve(settings, Plugins.installed()).providers["openstack"]
+        return chosen.plugin.make("openstack", settings.cluster, chosen.settings)
+
+    def check(self) -> dict[str, Any]:
+        """What ``burstctl provider check openstack`` answers."""
+        with self.cloud.reach():
+            words = ["provider", "check", "openstack", "--here", "--json", "--config", str(self.burstd_toml())]
+            answer: dict[str, Any] = json.loads(CliRunner().invoke(app, words).stdout)
+        return answer
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    with ControlPlane() as cloud:
+        yield Reader(cloud, tmp_path)
+
+
+def qcow2(file: Path) -> None:
+    """A disk of 3 GiB with nothing on it. The header: docs/interop/qcow2 of QEMU."""
+    fields = (b"QFI\xfb", 3, 0, 0, 16, 3 << 30, 0, 6, 0x30000, 0x10000, 1, 0, 0, 0, 0, 0, 4, 104)
+    file.write_bytes(struct.pack(">4sIQIIQIIQQIIQQQQII", *fields).ljust(0x40000, b"\0"))
+
+
+def machine(provider: Provider) -> Instance:
+    """Launches one as burstd does."""
+    cheapest = min(provider.offers(), key=lambda offer: offer.price)
+    tags = {TAG_CLUSTER: CLUSTER, TAG_CLAIM: CLAIM}
+    asked = LaunchRequest(CLAIM, "mysite-burst-cpu01-abcdef", cheapest, "", "#cloud-config\n", tags)
+    (outcome,) = provider.launch([asked])
+    assert isinstance(outcome.result, Instance), outcome
+    return outcome.result
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits until it holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def ends(provider: Provider) -> None:
+    """Everything that burstd would take for its own."""
+    provider.terminate([one.id for one in provider.instances()])
+    until(lambda: not list(provider.instances()))
+    provider.remove(list(provider.leftovers()))
+
+
+@pytest.mark.clouds
+@pytest.mark.boxes
+def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None:
+    qcow2(reader.folder / "slurm-node.qcow2")
+    for section in ("1. Project and quotas", "2. Network", "3. Credential"):
+        reader.types(section)
+    assert f"slurm-node-{datetime.now(UTC):%Y%m%d}" in reader.types("4. Image")
+    assert "pci_passthrough:alias='h100:1'" in reader.types("5. Flavors, GPUs, prices") + reader.runs(
+        "openstack flavor list --long"
+    )
+
+    answer = reader.check()
+    assert [finding for finding in answer["findings"] if finding["ok"] is False] == []
+    with closing(reader.provider()) as provider:
+        _while_it_runs(reader, provider)
+        with reader.cloud.reach():
+            assert list(provider.instances())
+            reader.types("Another credential")
+            with pytest.raises(AuthFailed):
+                list(provider.instances())
+    assert reader.check()["ok"]
+    with closing(reader.provider()) as provider, reader.cloud.reach():
+        ends(provider)
+    reader.types("Taking it away")
+    for what in ("server", "port", "security group", "network", "router", "image", "application credential"):
+        assert CLUSTER not in reader.runs(f"openstack {what} list -f value"), what
+
+
+def _while_it_runs(reader: Reader, provider: Provider) -> None:
+    with reader.cloud.reach():
+        assert {offer.instance_type for offer in provider.offers()} == {"burst.cpu", "burst.h100"}
+        made = machine(provider)
+        until(lambda: [one.state for one in provider.instances()] == [InstanceState.RUNNING])
+    shown = reader.types("What burstd makes in the project")
+    assert made.id in shown
+    assert f"{TAG_CLUSTER}={CLUSTER} {TAG_CLAIM}={CLAIM}" in shown
+    assert made.name in reader.types("A quota is reached")
+    reader.runs("openstack server create --image node --flavor toobig --network burstd-mysite --wait stuck || true")
+    assert "No valid host was found" in reader.types("No host has room")
+    assert "nova-compute" in reader.types("Servers that do not go away")
+    assert reader.runs("openstack server list -f value -c Name").split() == [made.name]
+    reader.types("The API does not answer")
