@@ -93,7 +93,13 @@ class Images:
 
     def _active(self, **query: Any) -> Iterator[Mapping[str, Any]]:
         """Page by page. Their properties stand among Glance's own words."""
-        return self._calls.pages("image", "/images", "images", "list images", status="active", **query)
+        query.update(status="active", limit=self._settings.page)
+        while True:
+            answer = self._calls.ask("image", "/images", "list images", **query)
+            yield from answer["images"]
+            if not answer.get("next"):
+                return
+            query["marker"] = answer["images"][-1]["id"]
 
 
 def _properties(word: str, text: str) -> dict[str, str]:

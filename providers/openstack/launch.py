@@ -27,7 +27,10 @@ from burstd.model.instance import Instance, InstanceState
 from burstd.model.provider import LaunchOutcome, LaunchRequest
 from providers.openstack import marks
 from providers.openstack.calls import Calls
-from providers.openstack.catalog import Catalog
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from providers.openstack.catalog import Catalog
 from providers.openstack.floating import FloatingIps
 from providers.openstack.groups import ServerGroups
 from providers.openstack.images import Image, Images

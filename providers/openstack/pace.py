@@ -11,13 +11,14 @@ from burstd.model.errors import CloudUnavailable, OutcomeUnknown, ProviderError,
 
 Thing = TypeVar("Thing")
 Result = TypeVar("Result")
+_SILENT = 3
 
 
 class Pace:
     """What goes wrong with one call goes wrong for that one alone, with two exceptions.
 
-    Once the cloud says that calls are too many, none follows; nor once as many in a row as are made at a time were
-    left without an answer: each costs the time limit of a call, and a thousand of them hours.
+    Once the cloud says that calls are too many, none follows; nor once as many in a row as are made at a time (but at
+    least three) were left without an answer: each costs the time limit of a call, and a thousand of them hours.
     """
 
     def __init__(self, at_a_time: int) -> None:
@@ -56,5 +57,5 @@ class Pace:
                     f"left for later: the cloud said of another call that they are too many ({found})",
                     retry_after_s=found.retry_after_s,
                 )
-            elif self._silent >= self._at_a_time and self._over is None:
+            elif self._silent >= max(self._at_a_time, _SILENT) and self._over is None:
                 self._over = CloudUnavailable(f"left for later: {self._silent} calls in a row had no answer ({found})")

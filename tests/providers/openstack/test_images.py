@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burstd.model.errors import BadRequest, CloudUnavailable
+from providers.openstack.images import Image, Images
+from tests.providers.openstack.project import Project, Thing, image, settings
+
+UUID = "0b4a6a4e-3f0e-4b7e-9a8a-1f5f2d1c9e77"
+OTHER = "1b4a6a4e-3f0e-4b7e-9a8a-1f5f2d1c9e77"
+SHELF: list[Thing] = [
+    image("debian-12", UUID, created_at="2030-01-01", architecture="x86_64", min_disk=4, size=(5 << 30) + 1),
+    image("debian-13", created_at="2030-03-01", status="queued"),
+    image("node-a", created_at="2030-01-01", role="node", slurm="24.05"),
+    image("node-b", created_at="2030-02-01", role="node", slurm="24.05", virtual_size=20 << 30),
+    image("node-c", created_at="2030-03-01", role="node", slurm="23.11"),
+    image("twice", "t1"),
+    image("twice", "t2", created_at="2031-01-01"),
+    image("a:b"),
+]
+
+
+def images(*, clock: Any = lambda: 0.0, page: int = 3, **more: Any) -> tuple[Images, Project]:
+    of = settings(page=page, **more)
+    project = Project(of)
+    project.images = [dict(one) for one in SHELF]
+    return Images(of, project, clock), project
+
+
+FOUND = [
+    (UUID, UUID),
+    ("debian-12", UUID),
+    ("newest:node-*", "i-node-c"),
+    ("newest:node-[ab]", "i-node-b"),
+    ("property:role=node", "i-node-c"),
+    ("property:role=node,slurm=24.05", "i-node-b"),
+    ("newest:twice", "t2"),
+    ("newest:*-12", UUID),
+    ("a:b", "i-a:b"),
+    ("", UUID),
+]
+
+
+@pytest.mark.parametrize(("word", "found"), FOUND)
+def test_what_a_word_means(word: str, found: str) -> None:
+    room, _ = images(image="debian-12")
+    assert room.find(word).id == found
+
+
+NEVER = [
+    (OTHER, "is not there"),
+    ("debian-13", "no active image is named 'debian-13'"),
+    ("twice", "newest:twice"),
+    ("newest:windows-*", "newest:windows-*"),
+    ("property:role=head", "property:role=head"),
+    ("property:role", "property:KEY=VALUE"),
+    ("property:=x", "property:KEY=VALUE"),
+    ("newest:debian-13", "no active image"),
+    ("", "set image"),
+]
+
+
+@pytest.mark.parametrize(("word", "says"), NEVER)
+def test_what_a_word_cannot_mean(word: str, says: str) -> None:
+    room, _ = images(image="")
+    with pytest.raises(BadRequest, match=says.replace("*", r"\*")):
+        room.find(word)
+
+
+def test_an_id_whose_image_is_not_ready() -> None:
+    room, project = images()
+    project.images[0]["status"] = "deactivated"
+    with pytest.raises(BadRequest, match="is deactivated"):
+        room.find(UUID)
+
+
+def test_what_a_launch_needs_to_know() -> None:
+    room, _ = images()
+    assert room.find(UUID) == Image(UUID, "debian-12", 6, "x86_64", "2030-01-01")
+    assert room.find("node-b").min_disk_gib == 20, "a packed image needs the room that it has unpacked"
+
+
+def test_what_was_found_is_kept_for_five_minutes() -> None:
+    now = [0.0]
+    room, project = images(clock=lambda: now[0])
+    room.find("newest:node-*")
+    asked = len(project.said)
+    project.images.append(image("node-d", created_at="2030-04-01"))
+    now[0] = 299.0
+    assert room.find("newest:node-*").id == "i-node-c"
+    assert len(project.said) == asked
+    now[0] = 300.0
+    assert room.find("newest:node-*").id == "i-node-d"
+
+
+def test_a_list_that_breaks_off_is_no_answer() -> None:
+    room, project = images(page=1)
+    whole = project.ask
+
+    def ask(service: str, path: str, what: str, **query: Any) -> Any:
+        if "marker" in query:
+            raise CloudUnavailable("no answer")
+        return whole(service, path, what, **query)
+
+    project.ask = ask  # type: ignore[method-assign]
+    with pytest.raises(CloudUnavailable):
+        room.find("newest:debian-12")

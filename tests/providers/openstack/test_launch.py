@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from burstd.model.errors import (
+    BadRequest,
+    CloudUnavailable,
+    InsufficientCapacity,
+    NotFound,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+)
+from burstd.model.instance import TAG_CLAIM, Instance, InstanceState
+from burstd.model.provider import LaunchOutcome, LaunchRequest
+from providers.openstack import marks
+from providers.openstack.floating import FloatingIps
+from providers.openstack.groups import ServerGroups
+from providers.openstack.images import Images
+from providers.openstack.launch import Launching
+from providers.openstack.networks import Networks
+from providers.openstack.ports import Ports
+from providers.openstack.volumes import Volumes
+from tests.providers.openstack.project import CLUSTER, Killed, Project, many, request, settings
+
+ALL = {
+    "networks": ["front", "back"],
+    "floating_network": "out",
+    "root": {"gib": 20},
+    "gang_policy": "anti-affinity",
+    "side_by_side": 1,
+}
+
+
+class Shop:
+    """A catalogue of two flavors and one zone."""
+
+    def flavor(self, name: str) -> Any:
+        return SimpleNamespace(id=f"f-{name}") if name in ("small", "large") else None
+
+    def knows_zone(self, zone: str) -> bool:
+        return zone == "z1"
+
+
+def launching(project: Project, **more: Any) -> Launching:
+    of = settings(**more)
+    networks = Networks(of, project)
+    time = iter(range(1_000_000))
+    return Launching(
+        "openstack", CLUSTER, of, project, Shop(), Images(of, project), ServerGroups(CLUSTER, of, project),  # type: ignore[arg-type]
+        Ports(CLUSTER, of, project, networks), FloatingIps(CLUSTER, of, project, networks),
+        Volumes(CLUSTER, of, project, clock=lambda: float(next(time)), pause=lambda s: None),
+        clock=lambda: 1000.0,
+    )  # fmt: skip
+
+
+def causes(outcomes: Mapping[str, LaunchOutcome]) -> list[str]:
+    return ["" if isinstance(o.result, Instance) else o.result.cause for o in outcomes.values()]
+
+
+def error(outcomes: Mapping[str, LaunchOutcome], claim: str = "c1") -> ProviderError:
+    found = outcomes[claim].result
+    assert isinstance(found, ProviderError)
+    return found
+
+
+def left(project: Project) -> dict[str, int]:
+    return {kind: len(things) for kind, things in project.things.items() if things}
+
+
+def test_what_a_server_is_made_of() -> None:
+    project = Project()
+    asked = request("c1", gang="7")
+    found = (
+        launching(
+            project, **ALL, security_groups=["nodes"], key_name="ops", config_drive=True, metadata={"site": "here"}
+        )
+        .serve([asked])["c1"]
+        .result
+    )
+    assert isinstance(found, Instance)
+    assert (found.state, found.claim_id, found.name, found.zone) == (InstanceState.PENDING, "c1", "ours-c1", "z1")
+    assert (found.instance_type, found.launched, found.id in project.things["servers"]) == ("small", 1000.0, True)
+    (server,) = project.things["servers"].values()
+    ports = {port["network_id"]: port for port in project.things["ports"].values()}
+    (volume,) = project.things["volumes"].values()
+    (floating,) = project.things["floatingips"].values()
+    (group,) = project.things["os-server-groups"].values()
+    assert server["networks"] == [{"port": ports["n-front"]["id"]}, {"port": ports["n-back"]["id"]}]
+    assert server["metadata"] == {**asked.tags, "site": "here"}
+    assert (server["tags"], server["key_name"], server["config_drive"]) == (["burstd-cluster=ours"], "ops", True)
+    assert (server["flavorRef"], server["availability_zone"], "imageRef" in server) == ("f-small", "z1", False)
+    assert base64.b64decode(server["user_data"]).decode() == asked.user_data
+    (disk,) = server["block_device_mapping_v2"]
+    assert (disk["uuid"], disk["delete_on_termination"]) == (volume["id"], True)
+    assert (volume["size"], volume["imageRef"], volume["metadata"]) == (20, "i-debian", asked.tags)
+    assert floating["port_id"] == ports["n-front"]["id"]
+    mark = marks.Mark(CLUSTER, "c1")
+    assert {marks.of_description(one["description"]) for one in [*ports.values(), floating]} == {mark}
+    assert [ports[n]["name"] for n in ("n-front", "n-back")] == ["ours-c1", "ours-c1-2"]
+    assert all(port["security_groups"] == ["sg-1"] for port in ports.values())
+    assert (group["policies"], marks.of_group(group["name"])[2]) == (["anti-affinity"], "7")  # type: ignore[index]
+    hints = next(body for what, body in project.said if what == "POST /servers")["os:scheduler_hints"]
+    assert hints == {"group": group["id"]}
+
+
+def test_calls_for_many() -> None:
+    """One list and one call for the ports of all, one call a server."""
+    project = Project()
+    assert causes(launching(project).serve(many(50))) == [""] * 50
+    assert (project.count("GET /ports"), project.count("POST /ports"), project.count("POST /servers")) == (1, 1, 50)
+    assert project.names("servers") == project.names("ports")
+
+
+def _owners(project: Project) -> set[str]:
+    """Claims of all that there is; what bears none shows as empty."""
+    found = {
+        getattr(marks.of_description(one["description"]), "claim", "")
+        for kind in ("ports", "floatingips")
+        for one in project.things[kind].values()
+    }
+    found |= {
+        one["metadata"].get(TAG_CLAIM, "") for kind in ("volumes", "servers") for one in project.things[kind].values()
+    }
+    return found
+
+
+CHANGES = 1 + 1 + 3 + 3 + 3
+"""Group, ports, and a floating IP, a volume and a server for each of three."""
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(1, CHANGES + 1))
+def test_a_process_that_ends_anywhere(number: int, done: bool) -> None:
+    """Nothing is without an owner; the same launches asked for again use what is there, and make one server each."""
+    project = Project()
+    project.dies_at, project.done = number, done
+    asked = many(3, gang="7")
+    with pytest.raises(Killed):
+        launching(project, **ALL).serve(asked)
+    assert _owners(project) <= {"c000", "c001", "c002"}
+    assert all(marks.of_group(name) for name in project.names("os-server-groups"))
+    project.dies_at = 0
+    again = [one for one in asked if one.name not in project.names("servers")]
+    assert causes(launching(project, **ALL).serve(again)) == [""] * len(again)
+    whole = {"ports": 6, "floatingips": 3, "volumes": 3, "servers": 3, "os-server-groups": 1}
+    assert left(project) == whole
+    assert project.names("servers") == [one.name for one in asked]
+
+
+def test_a_second_launch_of_one_claim_makes_no_second_machine() -> None:
+    """The first one's answer was lost, and its server shows in no list yet."""
+    project = Project()
+    project.loses["POST /servers"] = [OutcomeUnknown("no answer came")]
+    first, second = (launching(project, **ALL).serve([request("c1")]) for _ in range(2))
+    assert causes(first) == causes(second) == ["unknown"]
+    assert left(project) == {"ports": 2, "floatingips": 1, "volumes": 1, "servers": 1}, "nothing is taken from it"
+
+
+def test_a_server_that_comes_between_the_list_and_the_call() -> None:
+    project = Project()
+    project.refuses["POST /servers"] = [BadRequest("Port p is still in use.")]
+    assert causes(launching(project).serve([request("c1")])) == ["unknown"]
+    assert left(project) == {"ports": 1}
+
+
+def test_of_two_ports_of_a_claim_one_goes() -> None:
+    """A call for ports whose answer was lost may be carried out late."""
+    project = Project()
+    project.loses["POST /servers"] = [OutcomeUnknown("no answer came")]
+    launching(project).serve([request("c1")])
+    (first,) = project.things["ports"].values()
+    first["device_id"] = ""
+    project.things["servers"].clear()
+    project.things["ports"]["late"] = {**first, "id": "late", "created_at": "2031"}
+    assert causes(launching(project).serve([request("c1")])) == [""]
+    assert list(project.things["ports"]) == [first["id"]]
+
+
+def test_a_neighbours_port_of_our_name_is_not_used() -> None:
+    project = Project()
+    theirs = {"id": "x", "name": "ours-c1", "network_id": "n-front", "device_id": "", "created_at": ""}
+    project.things["ports"]["x"] = {**theirs, "description": marks.description("ours2", "c1")}
+    project.things["ports"]["y"] = {**theirs, "id": "y", "description": "burstd-cluster=ours"}
+    assert causes(launching(project).serve([request("c1")])) == [""]
+    assert len(project.things["ports"]) == 3
+    assert project.things["ports"]["x"]["device_id"] == project.things["ports"]["y"]["device_id"] == ""
+
+
+REFUSALS = [
+    (QuotaExceeded("Quota exceeded for cores"), QuotaExceeded),
+    (BadRequest("Invalid key_name provided."), BadRequest),
+    (NotFound("no such endpoint"), BadRequest),
+    (BadRequest("The requested availability zone is not available"), InsufficientCapacity),
+    (CloudUnavailable("a balancer found none"), CloudUnavailable),
+]
+
+
+@pytest.mark.parametrize(("refusal", "kind"), REFUSALS, ids=[str(refusal) for refusal, _ in REFUSALS])
+def test_after_a_sure_refusal_nothing_is_left(refusal: ProviderError, kind: type[ProviderError]) -> None:
+    """And it is of its own request only."""
+    project = Project()
+    project.refuses["POST /servers"] = [refusal]
+    # Its volume is no one's: Cinder lets it go.
+    found = launching(project, **ALL).serve(many(2))
+    assert type(error(found, "c000")) is kind
+    assert isinstance(found["c001"].result, Instance)
+    assert left(project) == {"ports": 2, "floatingips": 1, "volumes": 1, "servers": 1}
+
+
+@pytest.mark.parametrize("refused", ["POST /ports", "POST /floatingips", "POST /volumes"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_without_its_parts_there_is_no_server(refused: str, lost: bool) -> None:
+    """An answer that was lost leaves what bears its claim, yet surely no server."""
+    project = Project()
+    troubles = project.loses if lost else project.refuses
+    troubles[refused] = [OutcomeUnknown("no answer came") if lost else QuotaExceeded("Quota exceeded")]
+    found = launching(project, **ALL).serve([request("c1")])
+    assert type(error(found)) is (CloudUnavailable if lost else QuotaExceeded)
+    kept = {"POST /ports": {"ports": 2}, "POST /floatingips": {"floatingips": 1}, "POST /volumes": {"volumes": 1}}
+    assert left(project) == (kept[refused] if lost else {})
+
+
+def test_a_quota_of_ports_gives_some_theirs() -> None:
+    project = Project()
+    project.most_ports = 5
+    found = launching(project, networks=["front", "back"]).serve(many(4))
+    assert causes(found) == ["", "", "quota", "quota"]
+    assert left(project) == {"ports": 4, "servers": 2}
+    assert project.count("POST /ports") == 1 + 3, "the rest of them is not asked for"
+
+
+def test_a_full_network_is_a_limit() -> None:
+    project = Project()
+    project.refuses["POST /ports"] = [BadRequest("No more IP addresses available on network n.")]
+    assert type(error(launching(project).serve([request("c1")]))) is QuotaExceeded
+
+
+def test_too_many_calls_stop_the_rest() -> None:
+    """Nothing is removed either: the same requests come again at once, and use what is there."""
+    project = Project()
+    project.refuses["POST /servers"] = [None, RateLimited("slow down", retry_after_s=7.0)]
+    found = launching(project, side_by_side=1).serve(many(5))
+    assert causes(found) == ["", "rate", "rate", "rate", "rate"]
+    assert error(found, "c004").retry_after_s == 7.0
+    assert project.count("POST /servers") == 2
+    assert left(project) == {"ports": 5, "servers": 1}
+    assert causes(launching(project).serve(many(5)[1:])) == [""] * 4
+    assert left(project) == {"ports": 5, "servers": 5}
+
+
+def test_a_silent_nova_is_not_waited_for_again_and_again() -> None:
+    project = Project()
+    project.refuses["POST /servers"] = [OutcomeUnknown("no answer came")] * 10
+    found = launching(project, side_by_side=2).serve(many(8))
+    asked = project.count("POST /servers")
+    assert 3 <= asked <= 4
+    assert sorted(causes(found)) == ["unavailable"] * (8 - asked) + ["unknown"] * asked
+    assert left(project) == {"ports": asked}, "those that were not asked for need no ports"
+
+
+def test_an_answer_of_a_strange_form_is_an_unknown_outcome() -> None:
+    project = Project()
+    project._server = lambda body: {}["id"]  # type: ignore[method-assign, assignment]
+    assert causes(launching(project).serve([request("c1")])) == ["unknown"]
+    assert left(project) == {"ports": 1}
+
+
+NEVER: Sequence[tuple[LaunchRequest, str]] = (
+    (request("c1", flavor="none"), "flavor"),
+    (request("c1", zone="none"), "zone"),
+    (request("c1", image="none"), "image"),
+    (
+        LaunchRequest("c1", "ours-c1", request("c1").offer, "", "x" * 50_000, {}),
+        "user data",
+    ),
+)
+
+
+@pytest.mark.parametrize(("bad", "word"), NEVER, ids=[word for _, word in NEVER])
+def test_what_can_never_be_is_not_asked_for(bad: LaunchRequest, word: str) -> None:
+    project = Project()
+    found = launching(project).serve([bad, request("c2")])
+    assert type(error(found)) is BadRequest
+    assert word in str(error(found))
+    assert project.names("servers") == ["ours-c2"]
+
+
+class TestVolumes:
+    def test_each_server_starts_when_its_volume_is_there(self) -> None:
+        project = Project()
+        project.volume_states = ["creating", "downloading", "available"]
+        assert causes(launching(project, **ALL).serve(many(2))) == ["", ""]
+
+    @pytest.mark.parametrize(
+        ("state", "rest"), [("creating", {"volumes": 1}), ("error", {"volumes": 1})], ids=["too late", "broken"]
+    )
+    def test_what_does_not_come(self, state: str, rest: Mapping[str, int]) -> None:
+        """Cinder lets no volume go that it is filling: it stays behind, and bears its claim."""
+        project = Project()
+        project.volume_states = [state]
+        found = launching(project, **ALL, volume_timeout_s=5).serve([request("c1")])
+        assert type(error(found)) is CloudUnavailable
+        assert left(project).get("servers") is None
+        assert left(project)["volumes"] == rest["volumes"]
+        assert _owners(project) == {"c1"}
+
+    def test_an_image_that_needs_more_gets_more(self) -> None:
+        project = Project()
+        project.images[0]["min_disk"] = 40
+        launching(project, **ALL).serve([request("c1")])
+        assert [one["size"] for one in project.things["volumes"].values()] == [40]
+
+    def test_a_zone_of_volumes_is_used_where_there_is_one(self) -> None:
+        project = Project()
+        launching(project, **ALL).serve([request("c1")])
+        assert [one["availability_zone"] for one in project.things["volumes"].values()] == ["z1"]
+
+
+class TestGroups:
+    def test_one_for_each_gang_whoever_asks(self) -> None:
+        project = Project()
+        rooms = [launching(project, gang_policy="affinity") for _ in range(2)]
+        rooms[0].serve([request("c1", gang="7"), request("c2", gang="7"), request("c3", gang="8"), request("c4")])
+        rooms[1].serve([request("c5", gang="7")])
+        hints = [
+            (body["server"]["name"], body.get("os:scheduler_hints", {}).get("group"))
+            for what, body in project.said
+            if what == "POST /servers"
+        ]
+        of_name = dict(hints)
+        assert of_name["ours-c1"] == of_name["ours-c2"] == of_name["ours-c5"]
+        assert of_name["ours-c4"] is None
+        assert len(project.things["os-server-groups"]) == 2
+
+    def test_an_old_empty_one_is_about_to_be_removed(self) -> None:
+        project = Project()
+        old = {"id": "g", "name": marks.group_name(CLUSTER, "7", 1000), "members": [], "policies": ["affinity"]}
+        project.things["os-server-groups"]["g"] = old
+        launching(project, gang_policy="affinity").serve([request("c1", gang="7")])
+        assert len(project.things["os-server-groups"]) == 2
+        old["members"] = ["s1"]
+        project.things["os-server-groups"] = {"g": old}
+        launching(project, gang_policy="affinity").serve([request("c2", gang="7")])
+        assert len(project.things["os-server-groups"]) == 1
+
+    def test_the_sites_own(self) -> None:
+        project = Project()
+        project.things["os-server-groups"]["g"] = {"id": "g", "name": "spread", "members": []}
+        launching(project, server_group="spread").serve([request("c1", gang="7")])
+        assert [body["os:scheduler_hints"] for what, body in project.said if what == "POST /servers"] == [
+            {"group": "g"}
+        ]
+        found = launching(project, server_group="none").serve([request("c2")])
+        assert type(error(found, "c2")) is BadRequest
