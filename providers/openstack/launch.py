@@ -12,7 +12,7 @@ import base64
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from burstd.model.errors import (
     BadRequest,
@@ -27,10 +27,6 @@ from burstd.model.instance import Instance, InstanceState
 from burstd.model.provider import LaunchOutcome, LaunchRequest
 from providers.openstack import marks
 from providers.openstack.calls import Calls
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from providers.openstack.catalog import Catalog
 from providers.openstack.floating import FloatingIps
 from providers.openstack.groups import ServerGroups
 from providers.openstack.images import Image, Images
@@ -38,6 +34,9 @@ from providers.openstack.pace import Pace
 from providers.openstack.ports import NONE, Held, Ports
 from providers.openstack.settings import OpenStackSettings
 from providers.openstack.volumes import Volumes
+
+if TYPE_CHECKING:
+    from providers.openstack.catalog import Catalog
 
 _VERSION = "2.72"
 """The first microversion that takes ports with a promised bandwidth. Tags are taken from 2.52 on: Nova 17, of 2018."""

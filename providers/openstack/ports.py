@@ -178,7 +178,7 @@ class Ports:
                 raise QuotaExceeded(f"a network is full: {error}") from error
             raise
         made: dict[str, dict[str, str]] = {}
-        for port in answer["ports"]:
+        for port in (answer or {}).get("ports", ()):
             mark = marks.of_description(port["description"])
             if mark is not None:
                 made.setdefault(mark.claim, {})[port["network_id"]] = port["id"]

@@ -70,6 +70,7 @@ class Project(Calls):
         return sorted(one["name"] for one in self.things[kind].values())
 
     def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
+        _fits(service, path, what, version)
         with self._guard:
             self.said.append((f"GET {path}", query))
             if path == "/os-availability-zone":
@@ -87,6 +88,7 @@ class Project(Calls):
     def pages(
         self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
     ) -> Iterator[Mapping[str, Any]]:
+        _fits(service, path, what, version)
         with self._guard:
             self.said.append((f"GET {path}", query))
             if path == "/volumes/detail":
@@ -112,6 +114,7 @@ class Project(Calls):
     def tell(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
         kind, _, one = path.strip("/").partition("/")
         name = f"{method} /{kind}"
+        _fits(service, path, what, version if method == "POST" else "x")
         with self._guard:
             self.said.append((name, body if method == "POST" else one))
             self.changes += 1
@@ -120,7 +123,11 @@ class Project(Calls):
             if dead or (dies and not self.done):
                 raise Killed
             _next(self.refuses, name)
-            answer = self._make(kind, body) if method == "POST" else self._end(kind, one)
+            answer = None
+            if method == "POST":
+                answer = self._make(kind, body)
+            else:
+                self._end(kind, one)
             if dies:
                 raise Killed
             _next(self.loses, name)
@@ -169,6 +176,15 @@ class Project(Calls):
         made = {"id": f"{kind}-{self._next:04}", "created_at": f"2030-01-01T00:{self._next:04}", **body}
         self.things[kind][made["id"]] = made
         return dict(made)
+
+
+def _fits(service: str, path: str, what: str, version: str) -> None:
+    """Each thing is asked for where it is; Nova is told which of its versions."""
+    kind = path.strip("/").partition("/")[0]
+    homes = {"images": "image", "volumes": "block_storage", "os-availability-zone": "block_storage"}
+    assert service == homes.get(kind, "compute" if kind in ("servers", "os-server-groups") else "network")
+    assert what
+    assert version or (service, kind) != ("compute", "servers")
 
 
 def image(name: str, of: str = "", **more: Any) -> Thing:

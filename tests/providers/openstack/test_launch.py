@@ -55,7 +55,7 @@ def launching(project: Project, **more: Any) -> Launching:
     return Launching(
         "openstack", CLUSTER, of, project, Shop(), Images(of, project), ServerGroups(CLUSTER, of, project),  # type: ignore[arg-type]
         Ports(CLUSTER, of, project, networks), FloatingIps(CLUSTER, of, project, networks),
-        Volumes(CLUSTER, of, project, clock=lambda: float(next(time)), pause=lambda s: None),
+        Volumes(CLUSTER, of, project, clock=lambda: float(next(time)), pause=lambda _: None),
         clock=lambda: 1000.0,
     )  # fmt: skip
 
@@ -265,10 +265,23 @@ def test_a_silent_nova_is_not_waited_for_again_and_again() -> None:
     assert left(project) == {"ports": asked}, "those that were not asked for need no ports"
 
 
-def test_an_answer_of_a_strange_form_is_an_unknown_outcome() -> None:
-    project = Project()
-    project._server = lambda body: {}["id"]  # type: ignore[method-assign, assignment]
+class Strange(Project):
+    """Something in between answers in Nova's place, or Neutron's."""
+
+    path = "/servers"
+
+    def tell(self, service: str, method: str, path: str, what: str, **words: Any) -> Any:
+        answer = super().tell(service, method, path, what, **words)
+        return {} if path == self.path else answer
+
+
+def test_an_answer_of_a_strange_form_does_not_say_that_there_is_no_server() -> None:
+    project = Strange()
     assert causes(launching(project).serve([request("c1")])) == ["unknown"]
+    assert left(project) == {"ports": 1, "servers": 1}
+    project = Strange()
+    project.path = "/ports"
+    assert causes(launching(project).serve([request("c1")])) == ["unavailable"]
     assert left(project) == {"ports": 1}
 
 
