@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from burstd.model.errors import AuthFailed, CloudUnavailable, ProviderError
+from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, ProviderError
 from providers.openstack.errors import of_answer
 from providers.openstack.settings import OpenStackSettings
 
@@ -86,18 +87,31 @@ class Calls:
         self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
     ) -> Iterator[Mapping[str, Any]]:
         """The things under ``key`` of every page, each page asked for when it is needed; ends early only by raising."""
+        return chain.from_iterable(self.page_by_page(service, path, key, what, version=version, **query))
+
+    def page_by_page(
+        self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
+    ) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """As ``pages``, with the things of each page together."""
+        first = True
         while True:
-            answer = self.ask(service, path, what, version=version, **query)
+            try:
+                answer = self.ask(service, path, what, version=version, **query)
+            except (BadRequest, NotFound) as error:
+                if first:
+                    raise
+                # What the page was to begin after is gone by now.
+                raise CloudUnavailable(f"the list changed while it was read: {error}") from error
             things = answer.get(key) if isinstance(answer, dict) else None
             if not isinstance(things, list):
                 raise CloudUnavailable(f"cannot {what}: the answer has no '{key}': is there a proxy in between?")
-            yield from things
+            yield things
             links = answer.get(f"{key}_links") or ()
-            more = next((link["href"] for link in links if link.get("rel") == "next"), None)
-            if more is None:
+            more = next((link["href"] for link in links if link.get("rel") == "next"), answer.get("next"))
+            if not more:
                 return
             # The address itself may be one that only the service behind a balancer knows.
-            query = parse_qs(urlsplit(more).query)
+            query, first = parse_qs(urlsplit(more).query), False
 
     def has(self, service_type: str) -> bool:
         """Whether the project's service catalogue has it: ``block-storage``, ``network`` ..."""
