@@ -17,6 +17,7 @@ from burstd.settings.sections import HostKeyTrust, NodeCheck
 from burstd.share import share_path
 from burstd.slurm.hostlist import expand
 from providers.aws.settings import AwsSettings
+from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
 ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers))", "", EXAMPLE.read_text())
@@ -58,9 +59,10 @@ def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
     assert staging.datasets["imagenet"].source() == "s3://site-data/imagenet-2021"
 
 
-def test_the_example_of_each_provider_is_right() -> None:
-    table = {key: value for key, value in tomllib.loads(ALL_SET)["providers"]["aws"].items() if key != "kind"}
-    assert AwsSettings.model_validate(table).region == "eu-central-1"
+@pytest.mark.parametrize("model", [AwsSettings, OpenStackSettings])
+def test_the_example_of_each_provider_is_right(model: type[AwsSettings | OpenStackSettings]) -> None:
+    table = tomllib.loads(ALL_SET)["providers"][model.__name__.removesuffix("Settings").lower()]
+    assert model.model_validate({key: value for key, value in table.items() if key != "kind"}).image == table["image"]
 
 
 def test_the_example_marks_what_waits_for_a_restart() -> None:
