@@ -5,8 +5,9 @@ https://docs.openstack.org/api-ref/network/v2/#floating-ips-floatingips
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from burstd.model.errors import BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError, QuotaExceeded
 from providers.openstack import marks
@@ -16,8 +17,9 @@ from providers.openstack.pace import Pace
 from providers.openstack.ports import FULL, Held
 from providers.openstack.settings import OpenStackSettings
 
-_PART = 50
-"""Ports to one call: their ids must fit into one address."""
+Thing = Mapping[str, Any]
+_PART = 30
+"""Claims to one call: their descriptions must fit into one address."""
 
 
 class FloatingIps:
@@ -33,33 +35,43 @@ class FloatingIps:
         """For each claim the id of its floating IP, that of an earlier try first of all, or why it has none."""
         try:
             network = self._networks.floating()
-            known = self._earlier([one.ids[0] for one in held.values() if one.again])
+            known = self._earlier([claim for claim, one in held.items() if one.again])
         except ProviderError as error:
             return dict.fromkeys(held, error)
-        done: dict[str, str | ProviderError] = {
-            claim: known[one.ids[0]] for claim, one in held.items() if one.ids[0] in known
-        }
-        lacking = [claim for claim in held if claim not in done]
-        made = Pace(self._settings.side_by_side).each(
-            lambda claim: self._make(network, claim, held[claim].ids[0]), lacking
-        )
-        done.update(zip(lacking, made, strict=True))
-        return done
+
+        def one_of(claim: str) -> str:
+            if claim in known:
+                return self._move(known[claim], held[claim].ids[0])
+            return self._make(network, claim, held[claim].ids[0])
+
+        made = Pace(self._settings.side_by_side).each(one_of, list(held))
+        return dict(zip(held, made, strict=True))
 
     def remove(self, floating_id: str) -> None:
         """That of a claim that has no machine."""
         with suppress(NotFound):
             self._calls.tell("network", "DELETE", f"/floatingips/{floating_id}", f"delete floating IP {floating_id}")
 
-    def _earlier(self, ports: list[str]) -> dict[str, str]:
-        """By port."""
-        found: dict[str, str] = {}
-        for start in range(0, len(ports), _PART):
-            part = ports[start : start + _PART]
-            for one in self._calls.pages("network", "/floatingips", "floatingips", "list floating IPs", port_id=part):
-                if marks.is_ours(marks.of_description(one["description"]), self._cluster):
-                    found[one["port_id"]] = one["id"]
+    def _earlier(self, claims: Sequence[str]) -> dict[str, Thing]:
+        """By claim."""
+        found: dict[str, Thing] = {}
+        for start in range(0, len(claims), _PART):
+            words = [marks.description(self._cluster, claim) for claim in claims[start : start + _PART]]
+            for one in self._calls.pages(
+                "network", "/floatingips", "floatingips", "list floating IPs", description=words
+            ):
+                mark = marks.of_description(one["description"])
+                if mark is not None and marks.is_ours(mark, self._cluster):
+                    found[mark.claim] = one
         return found
+
+    def _move(self, known: Thing, port: str) -> str:
+        """One of an earlier try, to the port of today."""
+        one = str(known["id"])
+        if known["port_id"] != port:
+            body = {"floatingip": {"port_id": port}}
+            self._calls.tell("network", "PUT", f"/floatingips/{one}", f"move floating IP {one}", body=body)
+        return one
 
     def _make(self, network: str, claim: str, port: str) -> str:
         """Without an answer there may be one, which its mark finds, but surely no server."""

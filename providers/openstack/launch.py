@@ -2,17 +2,19 @@
 
 Whatever is made bears its claim from the call that makes it, and what a claim needs is made in one order: ports,
 floating IP, volume, server. A process that ends in between leaves what ``leftovers()`` shows; the same launch asked for
-again looks for the ports first, and where there are some, for all the rest.
+again looks for the ports first, and where there are some, for all the rest; ports.py says why the ports are made anew.
 https://docs.openstack.org/api-ref/compute/#create-server
 """
 
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from burstd.model.errors import (
     BadRequest,
@@ -27,6 +29,7 @@ from burstd.model.instance import Instance, InstanceState
 from burstd.model.provider import LaunchOutcome, LaunchRequest
 from providers.openstack import marks
 from providers.openstack.calls import Calls
+from providers.openstack.catalog import Catalog
 from providers.openstack.floating import FloatingIps
 from providers.openstack.groups import ServerGroups
 from providers.openstack.images import Image, Images
@@ -35,13 +38,11 @@ from providers.openstack.ports import NONE, Held, Ports
 from providers.openstack.settings import OpenStackSettings
 from providers.openstack.volumes import Volumes
 
-if TYPE_CHECKING:
-    from providers.openstack.catalog import Catalog
-
 _VERSION = "2.72"
 """The first microversion that takes ports with a promised bandwidth. Tags are taken from 2.52 on: Nova 17, of 2018."""
 _USER_DATA_MAX = 65535
 """Characters, as base64."""
+_REMEMBERED = 10_000
 _TAKEN = ("is still in use", "to reserve, but the current status is")
 """In Nova's refusals: a port, or a volume, that a server has."""
 Part = TypeVar("Part")
@@ -88,6 +89,9 @@ class Launching:
         self._floating = floating
         self._volumes = volumes
         self._clock = clock
+        self._lock = threading.Lock()
+        self._unasked: set[str] = set()
+        """Claims for which there are ports, and surely no server was asked for."""
 
     def serve(self, requests: Sequence[LaunchRequest]) -> dict[str, LaunchOutcome]:
         """The outcome of each claim. What was made for one that surely has no server is removed at once, where that
@@ -105,6 +109,7 @@ class Launching:
         pace = Pace(self._settings.side_by_side)
         for some in self._bootable(plans, ready, done):
             done.update(zip(some, pace.each(self._create, [plans[claim] for claim in some]), strict=True))
+        self._remember(plans, done)
         self._undo([plan for claim, plan in plans.items() if _surely_none(done[claim])])
         return {claim: LaunchOutcome(claim, done[claim]) for claim in wanted}
 
@@ -127,7 +132,9 @@ class Launching:
         groups = _sorted_out(self._groups.ensure([plan.request for plan in plans.values()]), done)
         for claim, group in groups.items():
             plans[claim].group = group
-        held = _sorted_out(self._ports.ensure([plans[claim].request for claim in groups]), done)
+        held = _sorted_out(
+            self._ports.ensure([plans[claim].request for claim in groups], self._take(groups.keys())), done
+        )
         for claim, ports in held.items():
             plans[claim].ports = ports
         if not self._settings.floating_network:
@@ -198,6 +205,21 @@ class Launching:
             server["config_drive"] = True
         hints = {"os:scheduler_hints": {"group": plan.group}} if plan.group else {}
         return {"server": server, **hints}
+
+    def _take(self, claims: AbstractSet[str]) -> AbstractSet[str]:
+        """Which of these are known to be unasked for; from now on none of them is."""
+        with self._lock:
+            found = self._unasked & claims
+            self._unasked -= claims
+            return found
+
+    def _remember(self, plans: Mapping[str, _Plan], done: Mapping[str, Instance | ProviderError]) -> None:
+        """Those that were throttled are asked for again at once."""
+        with self._lock:
+            if len(self._unasked) > _REMEMBERED:
+                self._unasked.clear()
+            throttled = (claim for claim, one in done.items() if isinstance(one, RateLimited))
+            self._unasked.update(claim for claim in throttled if claim in plans and plans[claim].ports.ids)
 
     def _undo(self, plans: Sequence[_Plan]) -> None:
         """Best effort: what cannot be removed now is a leftover, found by its mark."""

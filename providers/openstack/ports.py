@@ -1,13 +1,19 @@
 """The ports of machines, made before them.
 
 A port that Nova makes by itself bears no mark of ours; one that is made first does, from the very call that makes it.
-And a port serves one server only, so that a launch which is carried out twice makes no second machine.
+
+And it keeps a claim from having two machines. A call for a server may be carried out minutes after its answer was given
+up. When the claim is asked for again, and no server of it shows, the ports of that call are deleted before new ones are
+made: should it be carried out after all, it ends in an error for want of them. They are not used again, for Nova looks
+only at its door whether a port is free, and the later of two servers takes it away from the first.
 https://docs.openstack.org/api-ref/network/v2/#ports
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +31,13 @@ from burstd.model.provider import LaunchRequest
 from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.networks import Networks
+from providers.openstack.pace import Pace
 from providers.openstack.settings import OpenStackSettings
 
 Thing = Mapping[str, Any]
 _PART = 50
 """Claims to one call: their names must fit into one address, and their ports into the time limit of one call."""
+_VERSION = "2.1"
 FULL = "No more IP addresses available"
 _OF_ALL = (AuthFailed, CloudUnavailable, RateLimited)
 """What says nothing of one request in particular."""
@@ -37,7 +45,7 @@ _OF_ALL = (AuthFailed, CloudUnavailable, RateLimited)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The ports of one claim, in the order of the networks. ``again``: it was asked for before."""
+    """The ports of one claim, in the order of the networks. ``again``: it was asked for before, and may have more."""
 
     ids: tuple[str, ...]
     again: bool = False
@@ -55,16 +63,17 @@ class Ports:
         self._calls = calls
         self._networks = networks
 
-    def ensure(self, requests: Sequence[LaunchRequest]) -> dict[str, Held | ProviderError]:
-        """For each claim its ports, those of an earlier try first of all, or why it has none.
+    def ensure(self, requests: Sequence[LaunchRequest], unasked: AbstractSet[str]) -> dict[str, Held | ProviderError]:
+        """For each claim its ports, or why it has none.
 
-        OutcomeUnknown: a server uses them, so that an earlier try has made a machine.
+        ``unasked``: claims for which surely no server was asked for, whose ports are used again. OutcomeUnknown: an
+        earlier call has made a server.
         """
         done: dict[str, Held | ProviderError] = {}
         over: ProviderError | None = None
         for start in range(0, len(requests), _PART):
             part = requests[start : start + _PART]
-            found = self._ensure(part) if over is None else dict.fromkeys((r.claim_id for r in part), over)
+            found = self._ensure(part, unasked) if over is None else dict.fromkeys((r.claim_id for r in part), over)
             over = over or next((one for one in found.values() if isinstance(one, _OF_ALL)), None)
             done.update(found)
         return done
@@ -75,22 +84,35 @@ class Ports:
             with suppress(NotFound):
                 self._calls.tell("network", "DELETE", f"/ports/{one}", f"delete port {one}")
 
-    def _ensure(self, part: Sequence[LaunchRequest]) -> Mapping[str, Held | ProviderError]:
+    def _ensure(self, part: Sequence[LaunchRequest], unasked: AbstractSet[str]) -> Mapping[str, Held | ProviderError]:
         try:
             networks, groups = self._networks.networks(), self._networks.security_groups()
             found = self._found(part, len(networks))
+            again = [request for request in part if request.claim_id in found.keys() - unasked]
+            servers = self._servers(again) if again else {}
         except ProviderError as error:
             return dict.fromkeys((request.claim_id for request in part), error)
         done: dict[str, Held | ProviderError] = {}
+        stale = []
+        for request in again:
+            claim = request.claim_id
+            used = servers.get(claim) or next((one["device_id"] for one in found[claim] if one["device_id"]), "")
+            if used:
+                done[claim] = OutcomeUnknown(f"an earlier call has made server {used} of this claim")
+            else:
+                stale.append(claim)
+        removed = Pace(self._settings.side_by_side).each(
+            lambda claim: self.remove([one["id"] for one in found[claim]]), stale
+        )
+        done.update((claim, one) for claim, one in zip(stale, removed, strict=True) if isinstance(one, ProviderError))
         known: dict[str, dict[str, str]] = {}
         wanted: dict[str, list[dict[str, Any]]] = {}
         for request in part:
             claim = request.claim_id
-            try:
-                known[claim] = self._earlier(found.get(claim, ()))
-            except ProviderError as error:
-                done[claim] = error
+            if claim in done:
                 continue
+            kept = found.get(claim, ()) if claim in unasked else ()
+            known[claim] = {one["network_id"]: one["id"] for one in kept}
             lacking = [(place, network) for place, network in enumerate(networks) if network not in known[claim]]
             if lacking:
                 wanted[claim] = [self._body(request, place, network, groups) for place, network in lacking]
@@ -102,34 +124,33 @@ class Ports:
                 continue
             both = {**ports, **fresh}
             if all(network in both for network in networks):
-                done[claim] = Held(tuple(both[network] for network in networks), again=bool(ports))
+                done[claim] = Held(tuple(both[network] for network in networks), again=claim in found)
             else:
                 done[claim] = CloudUnavailable("Neutron's answer does not name the ports that were asked for")
         return done
 
     def _found(self, part: Sequence[LaunchRequest], networks: int) -> dict[str, list[Thing]]:
-        """Ports of earlier tries, by claim."""
+        """Ports of earlier calls, by claim."""
         names = [_name(request, place) for request in part for place in range(networks)]
+        claims = {request.claim_id for request in part}
         found: dict[str, list[Thing]] = {}
         for port in self._calls.pages("network", "/ports", "ports", "list ports", name=names):
             mark = marks.of_description(port["description"])
-            if mark is not None and marks.is_ours(mark, self._cluster):
+            if mark is not None and marks.is_ours(mark, self._cluster) and mark.claim in claims:
                 found.setdefault(mark.claim, []).append(port)
         return found
 
-    def _earlier(self, ports: Sequence[Thing]) -> dict[str, str]:
-        """By network. Of two in one network, which come of a call whose answer was lost, one is deleted: should a
-        server be on its way to it, none is made.
-        """
-        chosen: dict[str, str] = {}
-        for port in sorted(ports, key=lambda one: (str(one.get("created_at")), str(one["id"]))):
-            if port["device_id"]:
-                raise OutcomeUnknown(f"port {port['id']} of this claim is in use by server {port['device_id']} already")
-            if port["network_id"] in chosen:
-                self.remove([port["id"]])
-            else:
-                chosen[port["network_id"]] = port["id"]
-        return chosen
+    def _servers(self, requests: Sequence[LaunchRequest]) -> dict[str, str]:
+        """Ids of the servers of claims that are asked for again."""
+        names = "|".join(re.escape(request.name) for request in requests)
+        found: dict[str, str] = {}
+        for server in self._calls.pages(
+            "compute", "/servers/detail", "servers", "list servers", version=_VERSION, name=f"^({names})$"
+        ):
+            mark = marks.of_metadata(server.get("metadata"))
+            if mark is not None and marks.is_ours(mark, self._cluster):
+                found[mark.claim] = server["id"]
+        return found
 
     def _body(self, request: LaunchRequest, place: int, network: str, groups: Sequence[str]) -> dict[str, Any]:
         body: dict[str, Any] = {

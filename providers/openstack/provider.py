@@ -56,7 +56,7 @@ class OpenStackProvider:
         )  # fmt: skip
         self._listing = Listing(name, cluster, settings, calls)
         self._ending = Ending(cluster, settings, calls)
-        self._leftovers = Leftovers(name, cluster, settings, calls, self._listing)
+        self._leftovers = Leftovers(name, cluster, settings, calls)
 
     def offers(self) -> Sequence[Offer]:
         """The flavors that the site allows and prices, in every zone that is available."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -54,6 +55,8 @@ class Project(Calls):
         self.said: list[tuple[str, Any]] = []
         self.refuses: Errors = {}
         self.loses: Errors = {}
+        self.lists: Errors = {}
+        """Errors of coming lists, by path."""
         self.dies_at = 0
         self.done = False
         self.changes = 0
@@ -91,6 +94,7 @@ class Project(Calls):
         _fits(service, path, what, version)
         with self._guard:
             self.said.append((f"GET {path}", query))
+            _next(self.lists, path)
             if path == "/volumes/detail":
                 state = self.volume_states.pop(0) if len(self.volume_states) > 1 else self.volume_states[0]
                 for one in self.things["volumes"].values():
@@ -99,6 +103,8 @@ class Project(Calls):
             kind = path.strip("/").partition("/")[0]
             listed = list(self.things[kind].values()) if kind in self.things else tables[key]
             lists = {name: value for name, value in query.items() if isinstance(value, list)}
+            if kind == "servers":
+                listed = [one for one in listed if re.search(query["name"], one["name"])]
             found = [one for one in listed if all(one.get(name) in value for name, value in lists.items())]
         return iter([dict(one) for one in found])
 
@@ -124,7 +130,9 @@ class Project(Calls):
                 raise Killed
             _next(self.refuses, name)
             answer = None
-            if method == "POST":
+            if method == "PUT":
+                self.things[kind][one].update(next(iter(body.values())))
+            elif method == "POST":
                 answer = self._make(kind, body)
             else:
                 self._end(kind, one)
@@ -139,6 +147,8 @@ class Project(Calls):
         if kind == "volumes" and self.things[kind][one]["status"] != "available":
             raise BadRequest("Volume status must be available or error")
         del self.things[kind][one]
+        for floating in self.things["floatingips"].values():
+            floating["port_id"] = None if floating["port_id"] == one else floating["port_id"]
 
     def _make(self, kind: str, body: Any) -> Any:
         if kind == "ports":

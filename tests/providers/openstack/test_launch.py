@@ -155,12 +155,27 @@ def test_a_process_that_ends_anywhere(number: int, done: bool) -> None:
 
 
 def test_a_second_launch_of_one_claim_makes_no_second_machine() -> None:
-    """The first one's answer was lost, and its server shows in no list yet."""
+    """The first one's answer was lost, and nobody has seen its server yet."""
     project = Project()
     project.loses["POST /servers"] = [OutcomeUnknown("no answer came")]
     first, second = (launching(project, **ALL).serve([request("c1")]) for _ in range(2))
     assert causes(first) == causes(second) == ["unknown"]
     assert left(project) == {"ports": 2, "floatingips": 1, "volumes": 1, "servers": 1}, "nothing is taken from it"
+
+
+def test_a_first_call_that_is_carried_out_late_finds_no_ports() -> None:
+    """Nova froze with it in hand. What it may use is gone before the second call is made."""
+    project = Project()
+    project.refuses["POST /servers"] = [OutcomeUnknown("no answer came")]
+    room = launching(project, floating_network="out")
+    assert causes(room.serve([request("c1")])) == ["unknown"]
+    late = project.said[-1][1]
+    assert causes(room.serve([request("c1")])) == [""]
+    with pytest.raises(BadRequest, match="could not be found"):
+        project.tell("compute", "POST", "/servers", "create the server late", body=late, version="2.72")
+    assert left(project) == {"ports": 1, "floatingips": 1, "servers": 1}
+    (port,), (floating,) = project.things["ports"], project.things["floatingips"].values()
+    assert floating["port_id"] == port, "it goes with the machine that there is"
 
 
 def test_a_server_that_comes_between_the_list_and_the_call() -> None:
@@ -170,17 +185,26 @@ def test_a_server_that_comes_between_the_list_and_the_call() -> None:
     assert left(project) == {"ports": 1}
 
 
-def test_of_two_ports_of_a_claim_one_goes() -> None:
-    """A call for ports whose answer was lost may be carried out late."""
+def test_ports_that_cannot_be_taken_from_a_late_call_keep_the_claim_waiting() -> None:
     project = Project()
-    project.loses["POST /servers"] = [OutcomeUnknown("no answer came")]
-    launching(project).serve([request("c1")])
-    (first,) = project.things["ports"].values()
-    first["device_id"] = ""
-    project.things["servers"].clear()
-    project.things["ports"]["late"] = {**first, "id": "late", "created_at": "2031"}
-    assert causes(launching(project).serve([request("c1")])) == [""]
-    assert list(project.things["ports"]) == [first["id"]]
+    project.refuses["POST /servers"] = [OutcomeUnknown("no answer came")]
+    project.refuses["DELETE /ports"] = [OutcomeUnknown("no answer came")]
+    room = launching(project)
+    assert [causes(room.serve([request("c1")])) for _ in range(2)] == [["unknown"], ["unknown"]]
+    assert project.count("POST /servers") == 1
+
+
+def test_throttling_does_not_hide_an_earlier_call() -> None:
+    """Ports are used again only where this very launch made them and Nova refused the server."""
+    project = Project()
+    project.refuses["POST /servers"] = [OutcomeUnknown("no answer came")]
+    room = launching(project)
+    room.serve([request("c1")])
+    (first,) = project.things["ports"]
+    project.lists["/ports"] = [RateLimited("slow down")]
+    assert causes(room.serve([request("c1")])) == ["rate"]
+    assert causes(room.serve([request("c1")])) == [""]
+    assert first not in project.things["ports"]
 
 
 def test_a_neighbours_port_of_our_name_is_not_used() -> None:
@@ -246,12 +270,15 @@ def test_too_many_calls_stop_the_rest() -> None:
     """Nothing is removed either: the same requests come again at once, and use what is there."""
     project = Project()
     project.refuses["POST /servers"] = [None, RateLimited("slow down", retry_after_s=7.0)]
-    found = launching(project, side_by_side=1).serve(many(5))
+    room = launching(project, side_by_side=1)
+    found = room.serve(many(5))
     assert causes(found) == ["", "rate", "rate", "rate", "rate"]
     assert error(found, "c004").retry_after_s == 7.0
     assert project.count("POST /servers") == 2
     assert left(project) == {"ports": 5, "servers": 1}
-    assert causes(launching(project).serve(many(5)[1:])) == [""] * 4
+    before = set(project.things["ports"])
+    assert causes(room.serve(many(5)[1:])) == [""] * 4
+    assert set(project.things["ports"]) == before
     assert left(project) == {"ports": 5, "servers": 5}
 
 
