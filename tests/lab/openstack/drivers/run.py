@@ -1,0 +1,57 @@
+"""Starts one service, by the services' own Python: ``run.py wsgi|main MODULE PORT,PORT WORDS``.
+
+``wsgi`` serves the module's ``application``: the words are address, port, number of threads and the command line.
+``main`` calls the module's ``main``, with the words for its command line. What takes long, the imports, is done before
+the wait for the ports (of loopback, or ADDRESS:PORT) of the services that this one asks as it starts.
+"""
+
+# mypy: disable-error-code="import-untyped, import-not-found"
+from __future__ import annotations
+
+import importlib
+import socket
+import sys
+import time
+from pathlib import Path
+
+
+def _wait(places: list[str]) -> None:
+    for place in places:
+        address, _, port = place.rpartition(":")
+        while True:
+            with socket.socket() as probe:
+                probe.settimeout(5)
+                if probe.connect_ex((address or "127.0.0.1", int(port))) == 0:
+                    break
+            time.sleep(0.05)
+
+
+def main(argv: list[str]) -> None:
+    """Does not return while the service runs."""
+    kind, module, after, *words = argv
+    # Services read the command line as they are imported: it is theirs.
+    sys.argv = [module, *(words if kind == "main" else words[3:])]
+    if kind == "wsgi":
+        import waitress
+
+        _wait(after.split(","))
+        host, port, threads = words[:3]
+        application = importlib.import_module(module).application
+        # More connections than a client's pool keeps open; an image may be of any size.
+        waitress.serve(
+            application, host=host, port=int(port), threads=int(threads), connection_limit=500,
+            max_request_body_size=1 << 40,
+        )  # fmt: skip
+        return
+    loaded = importlib.import_module(module)
+    if module == "nova.cmd.compute":
+        import nova.virt
+
+        # Nova has drivers of this package only.
+        nova.virt.__path__.append(str(Path(__file__).parent))
+    _wait(after.split(","))
+    loaded.main()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,239 @@
+"""The processes of one control plane: which there are, and how they are started, frozen and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from providers.sandbox.machine import tool
+from tests.lab.openstack import conf
+from tests.lab.openstack.conf import Parameters
+
+_HERE = Path(__file__).parent
+_RUN = _HERE / "drivers" / "run.py"
+_PATIENCE_S = 240.0
+_POLL_S = 0.05
+_THREADS = 12
+KEYSTONE = "keystone"
+APIS: dict[str, tuple[str, int]] = {
+    KEYSTONE: ("keystone.wsgi.api", conf.KEYSTONE),
+    "placement": ("placement.wsgi.api", conf.PLACEMENT),
+    "glance": ("glance.wsgi.api", conf.GLANCE),
+    "neutron": ("neutron.wsgi.api", conf.NEUTRON),
+    "nova-api": ("nova.wsgi.osapi_compute", conf.NOVA),
+    "cinder-api": ("cinder.wsgi.api", conf.CINDER),
+}
+"""Their WSGI modules and ports."""
+
+
+class LabFailed(RuntimeError):
+    """The lab's OpenStack did not do what it was told."""
+
+
+@dataclass(frozen=True)
+class _Service:
+    name: str
+    words: list[str]
+
+
+class Services:
+    """The processes in ``parameters.state``, which is removed with them.
+
+    ``prefix`` goes before the command line (``nsenter --net=...``); ``machines`` is the socket that
+    drivers/burstd_virt.py speaks to.
+    """
+
+    def __init__(self, parameters: Parameters, prefix: Sequence[str] = (), machines: Path | None = None) -> None:
+        self._parameters = parameters
+        self._prefix = tuple(prefix)
+        self._keeper: subprocess.Popen[str] | None = None
+        self._started: list[str] = []
+        self._lasting: list[str] = ["mariadb", "epmd", "rabbitmq"]
+        inherited = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+        self._environment = {name: os.environ[name] for name in inherited if name in os.environ}
+        self._environment |= {
+            **conf.environment(parameters),
+            "HOME": str(parameters.state),
+            "PYTHONPATH": str(_RUN.parent),
+            "PYTHONWARNINGS": "ignore",
+            **({"BURSTD_MACHINES": str(machines)} if machines else {}),
+            "PATH": f"{parameters.venv}/bin:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
+        }
+
+    def program(self, name: str) -> str:
+        """One of the services' virtual environment: ``openstack``, ``nova-manage``."""
+        return f"{self._parameters.venv}/bin/{name}"
+
+    def open(self, *, keep: bool = False) -> None:
+        """Starts the keeper of processes, without any yet; with ``keep`` the state is not removed."""
+        folders = [] if keep else [str(self._parameters.state)]
+        words = [tool("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", sys.executable]
+        self._keeper = subprocess.Popen(
+            [*self._prefix, *words, "-I", str(_HERE / "keeper.py"), *folders],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=self._parameters.state,
+        )
+
+    def close(self) -> None:
+        """Ends all at once. May be repeated."""
+        if self._keeper is None:
+            return
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.close()
+        self._keeper.wait()
+        self._keeper.stdout.close()
+        self._keeper = None
+
+    def ask(self, do: str, **words: Any) -> Any:
+        """Of the keeper. Raises LabFailed."""
+        assert self._keeper is not None, "the control plane is not up"
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.write(json.dumps({"do": do, **words}) + "\n")
+        self._keeper.stdin.flush()
+        line = self._keeper.stdout.readline()
+        answer = json.loads(line) if line else {"error": "its process has ended"}
+        if "error" in answer:
+            raise LabFailed(f"the lab's OpenStack could not {do} {words.get('name', '')}: {answer['error']}")
+        return answer
+
+    def log(self, name: str) -> Path:
+        """What a process has said."""
+        return self._parameters.state / "log" / f"{name}.log"
+
+    def start(self, name: str, words: Sequence[str], more: Mapping[str, str] | None = None) -> None:
+        """Starts a process. Returns at once."""
+        environment = {**self._environment, **(more or {})}
+        self.ask("start", name=name, words=list(words), environment=environment, log=str(self.log(name)))
+
+    def run(self, name: str, words: Sequence[str]) -> None:
+        """Runs a process to its end. Raises LabFailed."""
+        self.start(name, words)
+        self.succeed(name)
+
+    def succeed(self, name: str) -> None:
+        """Waits for the end of a process. Raises LabFailed where it is no good one."""
+        status = self.ask("wait", name=name)["status"]
+        if status != 0:
+            raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
+
+    def said(self, name: str) -> str:
+        """The end of its log."""
+        file = self.log(name)
+        return file.read_text(encoding="utf-8", errors="replace")[-3000:] if file.exists() else "(nothing)"
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Returns when the condition holds. Raises LabFailed when a process ends before, or it takes too long."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition():
+            for name, status in self.ask("ended")["ended"].items():
+                if status or name in self._lasting:
+                    raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
+            if time.monotonic() > deadline:
+                raise LabFailed(f"not within {_PATIENCE_S:.0f} s: {what}; see the logs in {self.log('').parent}")
+            time.sleep(_POLL_S)
+
+    def start_stores(self) -> None:
+        """The database and the message broker."""
+        state = self._parameters.state
+        self.start("mariadb", conf.database_words(state))
+        broker = conf.broker_environment(state)
+        # Else the broker starts one that it leaves behind.
+        self.start("epmd", ["epmd", "-port", str(conf.EPMD), "-address", "127.0.0.1"], broker)
+        self.start("rabbitmq", [*_broker_program()], broker)
+
+    def start_services(self, names: Sequence[str] = ()) -> None:
+        """Those, or all but what runs already; they wait for each other by themselves."""
+        for service in self._services():
+            if service.name in names or (not names and service.name not in self._started):
+                self._started.append(service.name)
+                self._lasting.append(service.name)
+                self.start(service.name, service.words)
+
+    def end_services(self) -> None:
+        """Those, and not the database and the broker."""
+        for name in self._started:
+            self.ask("signal", name=name, signal="SIGKILL")
+            self.ask("wait", name=name)
+
+    def wait_ready(self) -> None:
+        """Returns when all APIs answer, and every other service has said so lately."""
+        for name, (_, port) in APIS.items():
+            self.wait(lambda port=port: self.listens(port, conf.HOST), f"{name} answers")  # type: ignore[misc]
+        self.wait(self._reported, "every service of nova and cinder is up")
+
+    def _reported(self) -> bool:
+        """What these services do of themselves every few seconds, in the database."""
+        count = (
+            "select count(distinct concat(host, `binary`)) from {0}.services where updated_at > utc_timestamp() - 12"
+        )
+        nova, cinder = (int(self.sql(count.format(schema)) or 0) for schema in ("nova", "cinder"))
+        return nova == 2 + len(conf.COMPUTES) and cinder == 2
+
+    def sql(self, text: str, schema: str = "") -> str:
+        """What the database's administrator gets for it. Raises LabFailed."""
+        words = ["mariadb", "--no-defaults", f"--socket={self._parameters.state}/my.sock", "-uroot", "-N", schema]
+        done = subprocess.run([w for w in words if w], input=text, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise LabFailed(f"the database refused: {done.stderr.strip()}")
+        return done.stdout
+
+    def listens(self, port: int, address: str = "127.0.0.1") -> bool:
+        """Whether something in this network namespace does; the calling thread must be in it."""
+        try:
+            httpx.get(f"http://{address}:{port}/", timeout=5, trust_env=False)
+        except httpx.ConnectError:
+            return False
+        except httpx.HTTPError:
+            return True
+        return True
+
+    def _services(self) -> list[_Service]:
+        state, venv = self._parameters.state, self._parameters.venv
+        python, file = f"{venv}/bin/python", f"--config-file={state}/conf"
+        database, broker = str(conf.DATABASE), str(conf.BROKER)
+        keystone, placement = f"{conf.HOST}:{conf.KEYSTONE}", f"{conf.HOST}:{conf.PLACEMENT}"
+        cinder = [f"{file}/cinder.conf"]
+        found = []
+        for name, (module, port) in APIS.items():
+            words = [python, str(_RUN), "wsgi", module, database, conf.HOST, str(port), str(_THREADS)]
+            found.append(_Service(name, [*words, *(cinder if name == "cinder-api" else [])]))
+        both = f"{database},{broker}"
+        mains = [
+            ("nova-conductor", "nova.cmd.conductor", both, [f"{file}/nova.conf"]),
+            ("nova-scheduler", "nova.cmd.scheduler", f"{both},{keystone},{placement}", [f"{file}/nova.conf"]),
+            *(
+                (
+                    f"nova-compute{number}",
+                    "nova.cmd.compute",
+                    f"{both},{keystone},{placement}",
+                    [f"{file}/nova.conf", f"{file}/{host}.conf"],
+                )
+                for number, host in enumerate(conf.COMPUTES, 1)
+            ),
+            ("cinder-scheduler", "cinder.cmd.scheduler", both, cinder),
+            ("cinder-volume", "cinder.cmd.volume", both, cinder),
+        ]
+        found += [_Service(name, [python, str(_RUN), "main", module, after, *w]) for name, module, after, w in mains]
+        return found
+
+
+def _broker_program() -> list[str]:
+    """Not Debian's, which changes the user."""
+    found = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server"))
+    if not found:
+        raise LabFailed("RabbitMQ is not installed: apt-get install rabbitmq-server")
+    return [str(found[-1])]

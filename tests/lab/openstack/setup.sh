@@ -1,0 +1,53 @@
+#!/bin/sh
+# Installs what the lab's OpenStack runs on: MariaDB and RabbitMQ through apt (as root; neither is started), and the
+# services from requirements.txt in a virtual environment under the user's cache. Prints that environment's folder.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+uv_version=0.13.9
+
+say() { printf '%s\n' "burstd: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+python=${PYTHON:-python3}
+cache=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/burstd}
+mkdir -p "$cache" || die "the cache folder $cache cannot be made: set XDG_CACHE_HOME to a folder that can be written"
+
+# Two starts at once make one environment.
+exec 9>"$cache/openstack.lock"
+flock 9
+
+missing=
+command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || missing="$missing mariadb-server"
+[ -x /usr/sbin/rabbitmq-server ] || missing="$missing rabbitmq-server"
+if [ -n "$missing" ]; then
+  command -v apt-get >/dev/null || die "these Debian packages are missing and there is no apt-get:$missing"
+  [ "$(id -u)" = 0 ] || die "these Debian packages are missing, install them as root:$missing"
+  say "installing$missing"
+  # The packages start their daemons where nobody keeps them from it.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
+  # shellcheck disable=SC2086
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
+      --no-install-recommends $missing; } >"$cache/openstack-apt.log" 2>&1 ||
+    { tail -5 "$cache/openstack-apt.log" >&2; die "apt-get could not install$missing"; }
+fi
+
+key=$(cat "$here/requirements.txt" "$here/constraints.txt" "$0" | sha256sum | cut -c1-8)
+venv=$cache/openstack-venv-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$key
+if [ ! -e "$venv/.complete" ]; then
+  say "making the virtual environment of OpenStack's services (once, about a minute)"
+  rm -rf "$venv"
+  "$python" -m venv "$venv" || die "a virtual environment could not be made in $venv"
+  log=$cache/openstack-pip.log
+  # uv is pip's match but for its speed: there are two hundred packages.
+  { "$venv/bin/python" -m pip install -q --disable-pip-version-check "uv==$uv_version" &&
+      UV_CACHE_DIR=$venv/.uv "$venv/bin/uv" pip install -q -p "$venv/bin/python" -r "$here/requirements.txt" \
+        -c "$here/constraints.txt" && rm -rf "$venv/.uv"; } >"$log" 2>&1 ||
+    { tail -5 "$log" >&2; die "OpenStack's services could not be installed (see $log)"; }
+  touch "$venv/.complete"
+fi
+printf '%s\n' "$venv"
