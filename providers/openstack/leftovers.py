@@ -145,7 +145,14 @@ class Leftovers:
             "network", f"/{_NETWORK[kind]}", _NETWORK[kind], f"list {kind}s", limit=self._settings.page,
             fields=list(_FIELDS[kind]),
         )  # fmt: skip
-        return (one for one in listed if marks.is_ours(_mark(kind, one), self._cluster))
+        try:
+            for one in listed:
+                if marks.is_ours(_mark(kind, one), self._cluster):
+                    yield one
+        except NotFound:
+            if kind != FLOATING:
+                raise
+            # A cloud without routers has no such list.
 
     def _volumes(self) -> Iterator[Thing]:
         """Ours. Asked for where the cloud has a service for volumes, whether or not the settings use it still."""

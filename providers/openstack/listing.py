@@ -182,7 +182,7 @@ def _why(said: Mapping[str, Any], state: InstanceState) -> tuple[str, str]:
     if status != "ERROR":
         return f"Nova says {status}: somebody other than burstd stopped it", ""
     cause = next((cause for cause, words in _CAUSES if any(word in text for word in words)), "")
-    return text or "Nova says ERROR, and not why", cause
+    return text.strip() or "Nova says ERROR, and not why", cause
 
 
 def _seconds(text: str | None) -> float:
