@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from burstd.model.errors import BadRequest, NotFound
+from burstd.model.errors import BadRequest, CloudUnavailable, NotFound, RateLimited
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
 
 _KEPT_S = 300.0
+_RETRY_S = 60.0
 _GIB = 1 << 30
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _FORMS = "an id, a name, newest:PATTERN or property:KEY=VALUE"
@@ -37,7 +38,10 @@ class Image:
 
 
 class Images:
-    """Those that the project sees. What was found is kept for five minutes: a new image is used soon after."""
+    """Those that the project sees. What was found is kept for five minutes: a new image is used soon after.
+
+    Where Glance does not answer then, it is kept a minute more.
+    """
 
     def __init__(self, settings: OpenStackSettings, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -52,8 +56,14 @@ class Images:
             raise BadRequest(f"no image is named: set image in the provider's settings or the pool's offers ({_FORMS})")
         until, known = self._known.get(word, (0.0, None))
         if known is None or self._clock() >= until:
-            known = self._look_up(word)
-            self._known[word] = (self._clock() + _KEPT_S, known)
+            for_s = _KEPT_S
+            try:
+                known = self._look_up(word)
+            except (CloudUnavailable, RateLimited):
+                if known is None:
+                    raise
+                for_s = _RETRY_S
+            self._known[word] = (self._clock() + for_s, known)
         return known
 
     def _look_up(self, word: str) -> Image:

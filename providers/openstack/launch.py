@@ -100,11 +100,17 @@ class Launching:
         wanted = {request.claim_id: request for request in requests}
         done: dict[str, Instance | ProviderError] = {}
         plans: dict[str, _Plan] = {}
+        over: ProviderError | None = None
         for claim, request in wanted.items():
             try:
+                if over is not None:
+                    raise over
                 plans[claim] = self._plan(request)
-            except ProviderError as error:
+            except BadRequest as error:
                 done[claim] = error
+            except ProviderError as error:
+                # What one cannot look up the others cannot: each would wait for it as long.
+                done[claim] = over = error
         ready = self._with_parts(plans, done)
         pace = Pace(self._settings.side_by_side)
         for some in self._bootable(plans, ready, done):

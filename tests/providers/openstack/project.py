@@ -76,6 +76,7 @@ class Project(Calls):
         _fits(service, path, what, version)
         with self._guard:
             self.said.append((f"GET {path}", query))
+            _next(self.lists, path)
             if path == "/os-availability-zone":
                 return {"availabilityZoneInfo": [{"zoneName": "z1", "zoneState": {"available": True}}]}
             if path == "/os-server-groups":

@@ -95,6 +95,20 @@ def test_what_was_found_is_kept_for_five_minutes() -> None:
     assert room.find("newest:node-*").id == "i-node-d"
 
 
+def test_a_silent_glance_does_not_make_it_forget() -> None:
+    now = [0.0]
+    room, project = images(clock=lambda: now[0])
+    room.find("debian-12")
+    now[0] = 300.0
+    project.lists["/images"] = [CloudUnavailable("no answer")]
+    assert room.find("debian-12").id == UUID
+    project.images.clear()
+    assert room.find("debian-12").id == UUID, "it is not asked again at once"
+    now[0] = 360.0
+    with pytest.raises(BadRequest):
+        room.find("debian-12")
+
+
 def test_a_list_that_breaks_off_is_no_answer() -> None:
     room, project = images(page=1)
     whole = project.ask

@@ -332,6 +332,13 @@ def test_what_can_never_be_is_not_asked_for(bad: LaunchRequest, word: str) -> No
     assert project.names("servers") == ["ours-c2"]
 
 
+def test_what_cannot_be_looked_up_is_looked_up_once() -> None:
+    project = Project()
+    project.lists["/images"] = [CloudUnavailable("no answer")] * 9
+    assert causes(launching(project).serve(many(3))) == ["unavailable"] * 3
+    assert project.count("GET /images") == 1
+
+
 class TestVolumes:
     def test_each_server_starts_when_its_volume_is_there(self) -> None:
         project = Project()
