@@ -13,12 +13,14 @@ from keystoneauth1 import exceptions as ksa
 from keystoneauth1 import session
 from openstack import connection
 from openstack import exceptions as sdk
-from requests.adapters import BaseAdapter
+from requests.adapters import BaseAdapter, HTTPAdapter
 
 from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.openstack.errors import Answer, of_answer, of_login, of_silence
 
 _CONNECT_S = 5.0
+_KEPT_OPEN = 64
+"""Connections to one service; requests keeps ten, and writes a line for each more that it throws away."""
 _LOGIN = "/auth/tokens"
 _NO_CREDENTIALS = "openstacksdk has no credentials for burstd's user"
 _STALE = (
@@ -53,6 +55,8 @@ class _Session(session.Session):  # type: ignore[misc, unused-ignore]
         limits: Any = (_CONNECT_S, timeout_s)
         self.timeout = limits
         for prefix, adapter in list(self.session.adapters.items()):
+            if isinstance(adapter, HTTPAdapter):
+                adapter.init_poolmanager(connections=10, maxsize=_KEPT_OPEN)
             self.session.mount(prefix, _Watched(adapter, sends))
 
     def request(self, *args: Any, **kwargs: Any) -> Any:

@@ -30,8 +30,8 @@ _QUOTA = re.compile(r"quota|maximum number of|limit exceeded|exceeds allowed", r
 """Nova says 403 for quotas, its own and Neutron's; Neutron 409; Cinder 413. Each says so for other things too."""
 _TAG = re.compile(r"<[^>]*>")
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
-_UNSENT = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "ConnectTimeout"})
-"""Of urllib3 and requests: no connection came about."""
+_UNSENT = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError"})
+"""Of urllib3: no connection came about. What keystoneauth calls ConnectTimeout may be any time limit."""
 _DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 """A certificate is looked at before anything is sent; what is no TLS at all has understood nothing."""
 
@@ -102,7 +102,7 @@ def of_silence(error: BaseException, what: str, *, changes: bool, sent: bool) ->
 
 def _surely_unsent(error: BaseException) -> bool:
     for one in _causes(error):
-        if type(one).__name__ in _UNSENT:
+        if type(one).__name__ in _UNSENT and type(one).__module__.startswith("urllib3."):
             return True
         if type(one).__name__ == "SSLError" and any(word in str(one) for word in _DISTRUST):
             return True
