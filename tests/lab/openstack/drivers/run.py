@@ -1,8 +1,9 @@
-"""Starts one service, by the services' own Python: ``run.py wsgi|main MODULE PORT,PORT WORDS``.
+"""Starts one service, by the services' own Python: ``run.py wsgi|main MODULE AFTER,AFTER WORDS``.
 
 ``wsgi`` serves the module's ``application``: the words are address, port, number of threads and the command line.
 ``main`` calls the module's ``main``, with the words for its command line. What takes long, the imports, is done before
-the wait for the ports (of loopback, or ADDRESS:PORT) of the services that this one asks as it starts.
+the wait for what this service asks as it starts: ``PORT`` (of loopback) or ``ADDRESS:PORT`` listens, ``QUEUE@PORT`` has
+someone who reads it, in the broker there.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found"
@@ -15,15 +16,28 @@ import time
 from pathlib import Path
 
 
+def _listens(place: str) -> bool:
+    address, _, port = place.rpartition(":")
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        return probe.connect_ex((address or "127.0.0.1", int(port))) == 0
+
+
+def _is_read(queue: str, port: str) -> bool:
+    import amqp
+
+    with amqp.Connection(f"127.0.0.1:{port}") as connection:
+        try:
+            return bool(connection.channel().queue_declare(queue, passive=True).consumer_count)
+        except amqp.exceptions.NotFound:
+            return False
+
+
 def _wait(places: list[str]) -> None:
     for place in places:
-        address, _, port = place.rpartition(":")
-        while True:
-            with socket.socket() as probe:
-                probe.settimeout(5)
-                if probe.connect_ex((address or "127.0.0.1", int(port))) == 0:
-                    break
-            time.sleep(0.05)
+        queue, at, port = place.rpartition("@")
+        while not (_is_read(queue, port) if at else _listens(place)):
+            time.sleep(0.1)
 
 
 def main(argv: list[str]) -> None:
@@ -44,6 +58,11 @@ def main(argv: list[str]) -> None:
         )  # fmt: skip
         return
     loaded = importlib.import_module(module)
+    if module.startswith("nova."):
+        from nova.servicegroup import api
+
+        # Else five seconds go by before a service says that it is up.
+        api.INITIAL_REPORTING_DELAY = 0
     if module == "nova.cmd.compute":
         import nova.virt
 
