@@ -232,12 +232,20 @@ class Launching:
         Pace(self._settings.side_by_side).each(self._remove, [plan for plan in plans if plan.ports.ids])
 
     def _remove(self, plan: _Plan) -> None:
-        """The ports last: as long as they are there, the same claim asked for again looks for the rest."""
-        if plan.volume:
-            self._volumes.remove(plan.volume)
-        if plan.floating:
-            self._floating.remove(plan.floating)
-        self._ports.remove(plan.ports.ids)
+        """The volume first: it costs most. A floating IP goes before its port, which would leave it behind."""
+        errors: list[ProviderError] = []
+        for remove, thing in (
+            (self._volumes.remove, plan.volume),
+            (self._floating.remove, plan.floating),
+            *((self._ports.remove, port) for port in plan.ports.ids),
+        ):
+            try:
+                if thing:
+                    remove(thing)
+            except ProviderError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 def _base64(text: str) -> str:

@@ -78,11 +78,10 @@ class Ports:
             done.update(found)
         return done
 
-    def remove(self, ids: Sequence[str]) -> None:
-        """Those of a claim that has no machine."""
-        for one in ids:
-            with suppress(NotFound):
-                self._calls.tell("network", "DELETE", f"/ports/{one}", f"delete port {one}")
+    def remove(self, port_id: str) -> None:
+        """One of a claim that has no machine."""
+        with suppress(NotFound):
+            self._calls.tell("network", "DELETE", f"/ports/{port_id}", f"delete port {port_id}")
 
     def _ensure(self, part: Sequence[LaunchRequest], unasked: AbstractSet[str]) -> Mapping[str, Held | ProviderError]:
         try:
@@ -101,9 +100,12 @@ class Ports:
                 done[claim] = OutcomeUnknown(f"an earlier call has made server {used} of this claim")
             else:
                 stale.append(claim)
-        removed = Pace(self._settings.side_by_side).each(
-            lambda claim: self.remove([one["id"] for one in found[claim]]), stale
-        )
+
+        def take(claim: str) -> None:
+            for one in found[claim]:
+                self.remove(one["id"])
+
+        removed = Pace(self._settings.side_by_side).each(take, stale)
         done.update((claim, one) for claim, one in zip(stale, removed, strict=True) if isinstance(one, ProviderError))
         known: dict[str, dict[str, str]] = {}
         wanted: dict[str, list[dict[str, Any]]] = {}

@@ -145,7 +145,7 @@ class Project(Calls):
     def _end(self, kind: str, one: str) -> None:
         if one not in self.things[kind]:
             raise NotFound(f"no {kind} {one}")
-        if kind == "volumes" and self.things[kind][one]["status"] != "available":
+        if kind == "volumes" and self.things[kind][one]["status"] not in ("available", "error"):
             raise BadRequest("Volume status must be available or error")
         del self.things[kind][one]
         for floating in self.things["floatingips"].values():
