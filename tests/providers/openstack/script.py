@@ -1,0 +1,60 @@
+"""Calls whose answers a test writes down, one request after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from burstd.model.errors import ProviderError
+from providers.openstack.calls import Calls
+from providers.openstack.settings import OpenStackSettings
+from tests.providers.openstack.project import settings
+
+SERVICES = {
+    "servers": "compute", "os-server-groups": "compute", "ports": "network", "floatingips": "network",
+    "volumes": "block_storage",
+}  # fmt: skip
+Answer = Callable[[dict[str, Any]], Any] | ProviderError | Any
+
+
+class Script(Calls):
+    """``answers``: by method and path; of a list one a call, the last for ever. A function takes query or body."""
+
+    def __init__(
+        self, answers: dict[str, Answer], of: OpenStackSettings | None = None, *, volumes: bool = False
+    ) -> None:
+        super().__init__(of or settings())
+        self.answers = answers
+        self.volumes = volumes
+        self.said: list[str] = []
+        self.queries: list[dict[str, Any]] = []
+
+    def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
+        if path.startswith("/servers"):
+            assert version == "2.69", "older ones say nothing of cells that are down"
+        return self._answer(service, f"GET {path}", what, query)
+
+    def tell(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
+        assert not version
+        return self._answer(service, f"{method} {path}", what, body)
+
+    def has(self, service_type: str) -> bool:
+        assert service_type == "block-storage"
+        return self.volumes
+
+    def changed(self) -> list[str]:
+        return sorted(one for one in self.said if not one.startswith("GET "))
+
+    def _answer(self, service: str, what: str, purpose: str, words: Any) -> Any:
+        assert purpose
+        assert SERVICES[what.split("/")[1]] == service
+        self.said.append(what)
+        self.queries.append(words)
+        found = self.answers.get(what)
+        if isinstance(found, list):
+            found = found.pop(0) if len(found) > 1 else found[0]
+        if callable(found):
+            found = found(words)
+        if isinstance(found, ProviderError):
+            raise found
+        return found

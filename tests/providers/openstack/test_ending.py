@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burstd.model.errors import BadRequest, CloudUnavailable, NotFound
+from providers.openstack import marks
+from providers.openstack.ending import Ending
+from tests.providers.openstack.project import settings
+from tests.providers.openstack.script import Answer, Script
+
+A, B, C = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "abc")
+
+
+def port(name: str, server: str, cluster: str = "ours") -> dict[str, Any]:
+    return {"id": name, "device_id": server, "description": marks.description(cluster, "c1")}
+
+
+def ports(*some: dict[str, Any]) -> dict[str, Any]:
+    return {"ports": list(some)}
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def ending(listed: Answer, answers: dict[str, Answer] | None = None, **more: Any) -> tuple[Ending, Script]:
+    of = settings(side_by_side=1, **more)
+    script = Script({"GET /ports": listed, **(answers or {})}, of)
+    time = Time()
+    return Ending("ours", of, script, lambda: time.now, time.sleep), script
+
+
+def test_a_port_goes_once_nova_has_let_go_of_it() -> None:
+    """Each as soon as it is free; a neighbour's on our server, if it ever came to that, stays."""
+    both = ports(port("p-a", A), port("p-a2", A), port("p-b", B), port("p-n", B, "ours2"))
+    room, script = ending([both, both, ports(port("p-b", B), port("p-n", B, "ours2")), ports()])
+    room.terminate([A, B, A])
+    assert script.said == [
+        "GET /ports", f"DELETE /servers/{A}", f"DELETE /servers/{B}",
+        "GET /ports", "GET /ports", "DELETE /ports/p-a", "DELETE /ports/p-a2", "GET /ports", "DELETE /ports/p-b",
+    ]  # fmt: skip
+    assert [query["device_id"] for query in script.queries if query] == [[A, B], [A, B], [A, B], [B]]
+
+
+def test_a_port_that_does_not_come_free_is_left_for_later() -> None:
+    room, script = ending(ports(port("p-a", A)))
+    room.terminate([A])
+    assert script.changed() == [f"DELETE /servers/{A}"]
+    assert 15 < script.said.count("GET /ports") < 25
+
+
+def test_floating_ips_go_before_their_ports() -> None:
+    floating = [
+        {"id": "f1", "description": marks.description("ours", "c1")},
+        {"id": "f2", "description": "somebody's own"},
+    ]
+    room, script = ending(
+        [ports(port("p-a", A)), ports()], {"GET /floatingips": {"floatingips": floating}}, floating_network="out"
+    )
+    room.terminate([A])
+    assert [one for one in script.said if one.startswith("DELETE")] == [
+        f"DELETE /servers/{A}", "DELETE /floatingips/f1", "DELETE /ports/p-a",
+    ]  # fmt: skip
+
+
+def test_what_is_gone_is_no_error() -> None:
+    gone = NotFound("none")
+    room, script = ending([ports(port("p-a", A)), ports()], {f"DELETE /servers/{A}": gone, "DELETE /ports/p-a": gone})
+    room.terminate([A])
+    assert script.changed() == ["DELETE /ports/p-a", f"DELETE /servers/{A}"]
+    room.terminate([])
+
+
+EVERYTHING = [f"DELETE /servers/{A}", f"DELETE /servers/{B}", "DELETE /ports/p-a", "DELETE /ports/p-b"]
+
+
+@pytest.mark.parametrize("what", EVERYTHING)
+def test_one_that_fails_keeps_no_other(what: str) -> None:
+    room, script = ending([ports(port("p-a", A), port("p-b", B)), ports()], {what: CloudUnavailable("no answer")})
+    with pytest.raises(CloudUnavailable, match="no answer"):
+        room.terminate([A, B])
+    kept = {f"DELETE /servers/{A}": "DELETE /ports/p-a", f"DELETE /servers/{B}": "DELETE /ports/p-b"}.get(what, "")
+    assert script.changed() == sorted(one for one in EVERYTHING if one != kept), "a machine's port stays with it"
+
+
+def test_servers_end_though_ports_cannot_be_listed() -> None:
+    room, script = ending(CloudUnavailable("no answer"))
+    with pytest.raises(CloudUnavailable):
+        room.terminate([A, B])
+    assert script.changed() == [f"DELETE /servers/{A}", f"DELETE /servers/{B}"]
+
+
+def test_what_is_no_id_is_never_sent() -> None:
+    room, script = ending(ports())
+    with pytest.raises(BadRequest, match=r"\.\./flavors"):
+        room.terminate(["../flavors", A])
+    assert script.changed() == [f"DELETE /servers/{A}"]
+
+
+def test_many_in_few_lists() -> None:
+    ids = [f"{number:08}-0000-4000-8000-000000000000" for number in range(120)]
+    room, script = ending(ports())
+    room.terminate(ids)
+    assert [len(query["device_id"]) for query in script.queries if query] == [50, 50, 20]
+    assert len(script.changed()) == 120

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burstd.model.errors import BadRequest, CloudUnavailable, NotFound
+from burstd.model.instance import Leftover
+from providers.openstack import marks
+from providers.openstack.errors import Conflict
+from providers.openstack.leftovers import Leftovers
+from tests.providers.openstack.project import settings
+from tests.providers.openstack.script import Answer, Script
+
+NOW = 1_000_000.0
+
+
+def port(name: str, server: str = "", cluster: str = "ours") -> dict[str, Any]:
+    return {"id": name, "device_id": server, "description": marks.description(cluster, f"c-{name}")}
+
+
+def floating(name: str, port_id: str | None, cluster: str = "ours") -> dict[str, Any]:
+    return {"id": name, "port_id": port_id, "description": marks.description(cluster, f"c-{name}")}
+
+
+def volume(name: str, server: str = "", cluster: str = "ours", status: str = "available") -> dict[str, Any]:
+    attached = [{"server_id": server}] if server else []
+    metadata = {"burstd-cluster": cluster, "burstd-claim": f"c-{name}"}
+    return {"id": name, "status": status, "attachments": attached, "metadata": metadata}
+
+
+def group(name: str, age: float = 7200, members: int = 0, cluster: str = "ours") -> dict[str, Any]:
+    return {"id": name, "name": marks.group_name(cluster, name, NOW - age), "members": ["s"] * members}
+
+
+def leftovers(answers: dict[str, Answer], *, volumes: bool = True, **more: Any) -> tuple[Leftovers, Script]:
+    of = settings(side_by_side=1, **more)
+    nothing: dict[str, Answer] = {
+        "GET /ports": {"ports": []}, "GET /floatingips": {"floatingips": []}, "GET /volumes/detail": {"volumes": []},
+        "GET /os-server-groups": {"server_groups": []}, "GET /servers": {"servers": [{"id": "s1"}]},
+    }  # fmt: skip
+    script = Script({**nothing, **answers}, of, volumes=volumes)
+    return Leftovers("cloud", "ours", of, script, lambda: NOW), script
+
+
+def left(kind: str, name: str, server: str = "") -> Leftover:
+    return Leftover(kind, name, "cloud", "" if kind == "server-group" else f"c-{name}", server)
+
+
+ALL: dict[str, Answer] = {
+    "GET /ports": {"ports": [port("p1", "s1"), port("p2"), port("p3", "s-gone"), port("p4", cluster="ours2"),
+                             {"id": "p5", "device_id": "", "description": ""}]},
+    "GET /floatingips": {"floatingips": [floating("f1", "p1"), floating("f2", "p2"), floating("f3", None),
+                                         floating("f4", "p-somebodys"), floating("f5", None, "ours2")]},
+    "GET /volumes/detail": {"volumes": [volume("v1", "s1"), volume("v2"), volume("v3", cluster="ours2")]},
+    "GET /os-server-groups": {"server_groups": [group("g1"), group("g2", members=1), group("g3", age=10),
+                                                group("g4", cluster="ours2"), group("g6", age=-7200),
+                                                {"id": "g5", "name": "mine", "members": []}]},
+}  # fmt: skip
+
+
+def test_what_is_left_and_what_is_in_use() -> None:
+    room, script = leftovers(ALL)
+    assert list(room.listed()) == [
+        left("floating-ip", "f1", "s1"), left("floating-ip", "f2"), left("floating-ip", "f3"),
+        left("floating-ip", "f4", "p-somebodys"),
+        left("port", "p1", "s1"), left("port", "p2"), left("port", "p3"),
+        left("volume", "v1", "s1"), left("volume", "v2"),
+        left("server-group", "g1"), left("server-group", "g6"),
+    ]  # fmt: skip
+    assert script.said[-1] == "GET /servers", "last, so that a server is in the list whose port is"
+    assert len(script.said) == 5
+
+
+def test_what_a_cloud_lacks_is_not_asked_for() -> None:
+    room, script = leftovers({"GET /floatingips": NotFound("no routers here")}, volumes=False)
+    assert list(room.listed()) == []
+    assert script.said == ["GET /ports", "GET /floatingips", "GET /os-server-groups"]
+
+
+@pytest.mark.parametrize("what", [*ALL, "GET /servers"])
+def test_half_a_list_is_none(what: str) -> None:
+    room, _ = leftovers({**ALL, what: CloudUnavailable("no answer")})
+    with pytest.raises(CloudUnavailable):
+        list(room.listed())
+
+
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "port": (port("x"), port("x", cluster="ours2"), "/ports", "ports"),
+    "floating-ip": (floating("x", None), floating("x", None, "ours2"), "/floatingips", "floatingips"),
+    "volume": (volume("x"), volume("x", cluster="ours2"), "/volumes", "volume"),
+    "server-group": (group("x"), group("x", cluster="ours2"), "/os-server-groups", "server_group"),
+}
+
+
+def looked_at(kind: str, thing: dict[str, Any]) -> dict[str, Answer]:
+    _, _, path, key = KINDS[kind]
+    return {f"GET {path}": {key: [thing]}} if key.endswith("s") else {f"GET {path}/x": {key: thing}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_removing(kind: str) -> None:
+    ours, theirs, path, _ = KINDS[kind]
+    room, script = leftovers(looked_at(kind, ours))
+    room.remove([left(kind, "x")])
+    assert script.changed() == [f"DELETE {path}/x"]
+    room, script = leftovers({**looked_at(kind, theirs), "GET /ports": {"ports": [port("mine")]}})
+    if kind == "port":
+        script.answers["GET /ports"] = {"ports": [port("mine"), theirs]}
+    with pytest.raises(BadRequest, match=f"{kind} x"):
+        room.remove([left("port", "mine"), left(kind, "x")])
+    assert script.changed() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_gone_is_no_error(kind: str) -> None:
+    ours, _, path, _ = KINDS[kind]
+    room, script = leftovers({**looked_at(kind, ours), f"DELETE {path}/x": NotFound("none")})
+    room.remove([left(kind, "x")])
+    gone, script = leftovers({"GET /volumes/x": NotFound("none"), "GET /os-server-groups/x": NotFound("none")})
+    gone.remove([left(kind, "x")])
+    assert script.changed() == []
+
+
+def test_floating_ips_go_before_ports_and_one_that_fails_keeps_no_other() -> None:
+    room, script = leftovers({
+        "GET /ports": {"ports": [port("p1", "s1"), port("p2"), port("p3", "s-gone")]},
+        "GET /floatingips": {"floatingips": [floating("f1", "p2")]},
+        "GET /servers/s1": {"server": {}}, "GET /servers/s-gone": NotFound("none"),
+        "DELETE /floatingips/f1": CloudUnavailable("no answer"),
+    })  # fmt: skip
+    with pytest.raises(CloudUnavailable):
+        room.remove([left("port", "p1"), left("port", "p2"), left("port", "p3"), left("floating-ip", "f1")])
+    assert [one for one in script.said if one.startswith("DELETE")] == [
+        "DELETE /floatingips/f1", "DELETE /ports/p2", "DELETE /ports/p3",
+    ]  # fmt: skip
+
+
+VOLUMES = [("available", True), ("error", True), ("error_deleting", True), ("deleting", None), ("in-use", False),
+           ("creating", False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "removed"), VOLUMES)
+def test_volumes_by_their_state(status: str, removed: bool | None) -> None:
+    room, script = leftovers({"GET /volumes/x": {"volume": volume("x", status=status)}})
+    if removed is False:
+        with pytest.raises(Conflict, match=status):
+            room.remove([left("volume", "x")])
+    else:
+        room.remove([left("volume", "x")])
+    assert bool(script.changed()) == bool(removed)
+
+
+@pytest.mark.parametrize("said", [group("x", members=1), group("x", age=10)])
+def test_a_group_that_a_launch_may_need_is_left_alone(said: dict[str, Any]) -> None:
+    room, script = leftovers({"GET /os-server-groups/x": {"server_group": said}})
+    room.remove([left("server-group", "x")])
+    assert script.changed() == []
+
+
+def test_a_kind_that_there_is_not() -> None:
+    room, script = leftovers({})
+    with pytest.raises(BadRequest, match="snapshot"):
+        room.remove([left("port", "x"), left("snapshot", "y")])
+    assert script.said == []
