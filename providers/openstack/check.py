@@ -90,8 +90,8 @@ def _fits(settings: OpenStackSettings, found: Mapping[str, Image], flavors: Sequ
                 "set root = { gib = ... } to boot from volumes, or take flavors with a larger disk, or a smaller image",
             )  # fmt: skip
         else:
-            part = f"; fits {len(fitting)} of {len(flavors)} flavors" if len(fitting) < len(flavors) else ""
-            yield Finding(subject, True, told + part)
+            lacking = some([one.name for one in flavors if one not in fitting])
+            yield Finding(subject, True, told + (f"; no machine for it by {lacking}" if lacking else ""))
 
 
 def _root_gib(settings: OpenStackSettings, found: Mapping[str, Image]) -> int:

@@ -64,15 +64,24 @@ def _flavors(settings: OpenStackSettings, catalog: Catalog, there: Sequence[Offe
         if good:
             yield Finding(subject, True, f"{len(good)} offered: {some(good)}")
         elif known:
-            yield Finding(
-                subject, False, f"{some(known)}: not offered, for want of a price, a word on a device, or a zone",
-                "look at the findings on prices, gpus and zones",
-            )  # fmt: skip
+            yield Finding(subject, False, *_none(catalog, known))
         else:
             yield Finding(
                 subject, False, f"this project sees none of that name, but {some(catalog.visible()) or 'none at all'}",
                 "set flavors to some of 'openstack flavor list', or ask the cloud's operator for access to one",
             )  # fmt: skip
+
+
+def _none(catalog: Catalog, known: Sequence[str]) -> tuple[str, str]:
+    """Why none of these flavors is offered, and where more is said of it."""
+    lacks = {
+        "prices": ("a price", set(known) & set(catalog.unpriced())),
+        "gpus": ("a word on a device", set(known) & catalog.unnamed().keys()),
+        "zones": ("a zone", set() if catalog.zones() else set(known)),
+    }
+    why = ", ".join(f"{word} ({some(sorted(names))})" for word, names in lacks.values() if names)
+    keys = " and ".join(key for key, (_, names) in lacks.items() if names)
+    return f"not offered, for want of {why}", f"mend {keys}: see the findings of that name"
 
 
 def _prices(catalog: Catalog) -> Iterator[Finding]:
