@@ -60,7 +60,7 @@ class FloatingIps:
             for one in self._calls.pages(
                 "network", "/floatingips", "floatingips", "list floating IPs", description=words
             ):
-                mark = marks.of_description(one["description"])
+                mark = marks.of_description(one.get("description"))
                 if mark is not None and marks.is_ours(mark, self._cluster):
                     found[mark.claim] = one
         return found

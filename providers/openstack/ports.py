@@ -30,6 +30,7 @@ from burstd.model.errors import (
 from burstd.model.provider import LaunchRequest
 from providers.openstack import marks
 from providers.openstack.calls import Calls
+from providers.openstack.errors import Conflict
 from providers.openstack.networks import Networks
 from providers.openstack.pace import Pace
 from providers.openstack.settings import OpenStackSettings
@@ -137,7 +138,7 @@ class Ports:
         claims = {request.claim_id for request in part}
         found: dict[str, list[Thing]] = {}
         for port in self._calls.pages("network", "/ports", "ports", "list ports", name=names):
-            mark = marks.of_description(port["description"])
+            mark = marks.of_description(port.get("description"))
             if mark is not None and marks.is_ours(mark, self._cluster) and mark.claim in claims:
                 found.setdefault(mark.claim, []).append(port)
         return found
@@ -168,13 +169,13 @@ class Ports:
         return body
 
     def _make(self, wanted: Mapping[str, Sequence[dict[str, Any]]]) -> Mapping[str, dict[str, str] | ProviderError]:
-        """By one call; where that is refused, by one for each claim, so that some have theirs. A call makes all or
-        none.
+        """By one call, which makes all or none; where there is not room for all, by one for each claim, so that some
+        have theirs.
         """
         try:
             return self._call([body for bodies in wanted.values() for body in bodies])
         except ProviderError as error:
-            if isinstance(error, _OF_ALL) or len(wanted) == 1:
+            if len(wanted) == 1 or not isinstance(error, QuotaExceeded | Conflict):
                 return dict.fromkeys(wanted, error)
         made: dict[str, dict[str, str] | ProviderError] = {}
         over: ProviderError | None = None
@@ -202,7 +203,7 @@ class Ports:
             raise
         made: dict[str, dict[str, str]] = {}
         for port in (answer or {}).get("ports", ()):
-            mark = marks.of_description(port["description"])
+            mark = marks.of_description(port.get("description"))
             if mark is not None:
                 made.setdefault(mark.claim, {})[port["network_id"]] = port["id"]
         return made

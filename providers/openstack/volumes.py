@@ -118,7 +118,7 @@ class Volumes:
         """Of claims that were asked for before. What Cinder could not fill is a leftover."""
         found: dict[str, str | ProviderError] = {}
         for volume in sorted(self._ours(), key=lambda one: str(one["id"])) if claims else ():
-            mark = marks.of_metadata(volume["metadata"])
+            mark = marks.of_metadata(volume.get("metadata"))
             state = volume["status"]
             if mark is None or mark.claim not in claims or state in _BROKEN:
                 continue
@@ -134,7 +134,7 @@ class Volumes:
         listed = self._calls.pages(
             "block_storage", "/volumes/detail", "volumes", "list volumes", metadata=str({TAG_CLUSTER: self._cluster})
         )
-        return [one for one in listed if marks.is_ours(marks.of_metadata(one["metadata"]), self._cluster)]
+        return [one for one in listed if marks.is_ours(marks.of_metadata(one.get("metadata")), self._cluster)]
 
     def _make(self, request: LaunchRequest, root: RootVolume, image: Image, zones: frozenset[str]) -> str:
         """Without an answer there may be one, which its mark finds, but surely no server."""
