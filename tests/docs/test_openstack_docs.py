@@ -75,7 +75,8 @@ class Reader:
         self.folder = folder
         self._known = folder / "known.sh"
         self._known.touch()
-        mine = cloud.project("physics", bare=True).cloud(password=True)
+        self.project = cloud.project("physics", bare=True)
+        mine = self.project.cloud(password=True)
         theirs = json.loads(json.dumps(mine))
         theirs["auth"] |= dict.fromkeys(("username", "password", "project_name"), conf.ADMIN)
         self._clouds = folder / "my-clouds.yaml"
@@ -114,7 +115,8 @@ class Reader:
         """Of those settings."""
         settings = load(self.burstd_toml(), check_files=False)
         chosen = resolve(settings, Plugins.installed()).providers["openstack"]
-        return chosen.plugin.make("openstack", settings.cluster, chosen.settings)
+        made: Provider = chosen.plugin.make("openstack", settings.cluster, chosen.settings)
+        return made
 
     def check(self) -> dict[str, Any]:
         """What ``burstctl provider check openstack`` answers."""
@@ -163,14 +165,13 @@ def ends(provider: Provider) -> None:
 
 @pytest.mark.clouds
 @pytest.mark.boxes
+@pytest.mark.timeout(1200)
 def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None:
     qcow2(reader.folder / "slurm-node.qcow2")
     for section in ("1. Project and quotas", "2. Network", "3. Credential"):
         reader.types(section)
     assert f"slurm-node-{datetime.now(UTC):%Y%m%d}" in reader.types("4. Image")
-    assert "pci_passthrough:alias='h100:1'" in reader.types("5. Flavors, GPUs, prices") + reader.runs(
-        "openstack flavor list --long"
-    )
+    reader.types("5. Flavors, GPUs, prices")
 
     answer = reader.check()
     assert [finding for finding in answer["findings"] if finding["ok"] is False] == []
@@ -185,8 +186,12 @@ def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None
     with closing(reader.provider()) as provider, reader.cloud.reach():
         ends(provider)
     reader.types("Taking it away")
-    for what in ("server", "port", "security group", "network", "router", "image", "application credential"):
-        assert CLUSTER not in reader.runs(f"openstack {what} list -f value"), what
+    with reader.cloud.reach(), reader.project.connect(password=True) as client:
+        network, compute = client.network, client.compute
+        left = [*network.ports(), *network.security_groups(), *network.routers(), *network.ips()]
+        left += [*network.networks(), *compute.servers(), *compute.server_groups(), *client.image.images()]
+        left += client.identity.application_credentials(reader.project.user_id)
+    assert [thing.name for thing in left if thing.project_id == reader.project.id] == ["default", "physics", "burstd"]
 
 
 def _while_it_runs(reader: Reader, provider: Provider) -> None:
