@@ -45,10 +45,11 @@ def wheel() -> Path:
 
 
 def needs(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
-    """A layer with a virtual environment that has all that burstd and its provider aws need, and not burstd itself."""
+    """A layer with a virtual environment for all that burstd and its clouds' providers need, and not burstd itself."""
     with (PROJECT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
-    requirements = "\n".join([*project["dependencies"], *project["optional-dependencies"]["aws"]])
+    extras = project["optional-dependencies"]
+    requirements = "\n".join([*project["dependencies"], *extras["aws"], *extras["openstack"]])
     constraints = (PROJECT / "config" / "constraints.txt").read_text(encoding="utf-8")
     script = f"""set -e
 cat >/tmp/requirements.txt <<'END'

@@ -11,11 +11,10 @@ import threading
 from pathlib import Path
 from typing import Literal
 
-from providers.sandbox.box import Box, BoxSpec
 from providers.sandbox.errors import NetworkFailed
 from providers.sandbox.lab import Lab
-from providers.sandbox.machine import output_of
 from providers.sandbox.processes import Process
+from tests.lab import boxes as lab_boxes
 from tests.lab.aws.hooks import Halted
 from tests.lab.aws.imds import ADDRESS, Guest, Imds, host_name
 
@@ -27,12 +26,10 @@ class Boxes:
 
     def __init__(self, lab: Lab, layers: list[Path], halted: Halted) -> None:
         self._lab = lab
-        self._layers = layers
+        self._boxes = lab_boxes.Boxes(lab, layers)
         self._halted = halted
-        self._lock = threading.Lock()
-        self._up: dict[str, Box] = {}
         self._end = threading.Event()
-        _ip("-n", lab.network.hub or "", "addr", "replace", f"{ADDRESS}/32", "dev", lab.network.bridge)
+        lab_boxes.ip("-n", lab.network.hub or "", "addr", "replace", f"{ADDRESS}/32", "dev", lab.network.bridge)
         self._imds = Imds()
         self._watcher = threading.Thread(target=self._watch, name="boxes", daemon=True)
         self._watcher.start()
@@ -43,34 +40,26 @@ class Boxes:
         """Starts its box. As on EC2, the host name comes from the address, whatever the tag says."""
         del name
         self._imds.add(Guest(instance_id, address, instance_type, zone, user_data))
-        spec = BoxSpec(
-            name=instance_id,
+        self._boxes.start(
+            instance_id,
+            address,
             hostname=host_name(address),
-            address=address,
-            layers=self._layers,
             gpus=gpus,
             user_data=user_data.decode(),
             meta_data={"instance-id": instance_id, "availability-zone": zone, "instance-type": instance_type},
         )
-        box = self._lab.start(spec)
         # A box has no gateway: EC2's metadata address is on the link too.
-        _ip("-n", self._lab.network.host_namespace(instance_id), "route", "add", f"{ADDRESS}/32", "dev", "eth0")
-        with self._lock:
-            self._up[instance_id] = box
+        namespace = self._lab.network.host_namespace(instance_id)
+        lab_boxes.ip("-n", namespace, "route", "add", f"{ADDRESS}/32", "dev", "eth0")
 
     def ended(self, instance_id: str) -> None:
         """Stops its box and removes it."""
-        with self._lock:
-            self._up.pop(instance_id, None)
         self._imds.remove(instance_id)
-        box = Box.load(self._lab.boxes_directory / instance_id)
-        if box is not None:
-            box.stop()
+        self._boxes.end(instance_id)
 
     def console(self, instance_id: str) -> str:
         """What its box has written to its console."""
-        box = Box.load(self._lab.boxes_directory / instance_id)
-        return "" if box is None else box.console()
+        return self._boxes.console(instance_id)
 
     def notice(self, instance_id: str, kind: Literal["interruption", "rebalance"], deadline: float | None) -> None:
         """Its metadata says so from now on."""
@@ -80,17 +69,12 @@ class Boxes:
         """Ends all."""
         self._end.set()
         self._watcher.join()
-        for instance_id in list(self._up):
-            self.ended(instance_id)
+        self._boxes.close()
         self._imds.close()
 
     def _watch(self) -> None:
         while not self._end.wait(_WATCH_S):
-            with self._lock:
-                dead = [instance_id for instance_id, box in self._up.items() if not box.alive]
-                for instance_id in dead:
-                    del self._up[instance_id]
-            for instance_id in dead:
+            for instance_id in self._boxes.halted():
                 self._halted(instance_id)
 
 
@@ -102,9 +86,3 @@ def boxes(config: Path, halted: Halted) -> Boxes:
         raise NetworkFailed(f"there is no lab in {said['state']}", "take it up first")
     lab.record("ec2", Process.current())
     return Boxes(lab, [Path(layer) for layer in said["layers"]], halted)
-
-
-def _ip(*words: str) -> None:
-    done = output_of(["ip", *words])
-    if done.returncode != 0:
-        raise NetworkFailed(f"ip could not do '{' '.join(words)}': {done.stderr.strip()}", "take the lab down")

@@ -9,17 +9,19 @@
 ``BURSTD_MACHINES`` names a unix socket. Each spawn, destroy and console is one connection there with one line of JSON
 and one line in answer, an object with ``error`` or with ``ok`` (and ``text``, the console's):
 
-    {"do": "spawn", "uuid", "name", "address", "user_data", "metadata", "flavor", "zone", "gpus"}
+    {"do": "spawn", "uuid", "address", "floating", "gpus", "drive"}
     {"do": "destroy", "uuid"}
     {"do": "console", "uuid"}
 
-``user_data`` is base64, as nova has it. Without a socket nothing boots.
+``floating`` are the floating IPs of ``address``; ``drive`` is the config drive that nova makes for the server: its
+files of the newest version, by path, in base64. Without a socket nothing boots.
 """
 
 # mypy: disable-error-code="import-not-found, misc, no-any-unimported"
 # ruff: noqa: ARG002
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from nova import exception
+from nova.api.metadata.base import InstanceMetadata
 from nova.virt import fake
 
 GPU = ("10de", "2330")
@@ -53,9 +56,21 @@ def _hit(faults: dict[str, Any], fault: str, name: str) -> bool:
     return bool(faults.get(fault)) and re.match(faults[fault], name) is not None
 
 
+def _drive(instance: Any, injected_files: Any, network_info: Any) -> dict[str, str]:
+    """As nova's own drivers have it written to a disk."""
+    made = InstanceMetadata(instance, content=injected_files, network_info=network_info)
+    wanted = ("openstack/latest/", "openstack/content/")
+    files = {path: data for path, data in made.metadata_for_config_drive() if path.startswith(wanted)}
+    return {path: base64.b64encode(data).decode() for path, data in files.items()}
+
+
+def _machines() -> str:
+    return os.environ.get("BURSTD_MACHINES", "")
+
+
 def _ask(**words: Any) -> dict[str, Any] | None:
     """What is behind our servers answers; None when nothing is. Raises NovaException."""
-    place = os.environ.get("BURSTD_MACHINES")
+    place = _machines()
     if not place:
         return None
     try:
@@ -129,20 +144,21 @@ class LabDriver(fake.FakeDriverWithoutFakeNodes):
             network_info=network_info,
             **more,
         )
+        if _machines():
+            self._boot(instance, injected_files, allocations, network_info)
+
+    def _boot(self, instance: Any, injected_files: Any, allocations: Any, network_info: Any) -> None:
         slices = sum(one["resources"].get("VGPU", 0) for one in (allocations or {}).values())
         devices = [d for d in instance.get_pci_devices() if (d.vendor_id, d.product_id) == GPU]
-        addresses = [str(ip["address"]) for vif in network_info or [] for ip in vif.fixed_ips()]
+        address = next(ip for vif in network_info for ip in vif.fixed_ips())
         try:
             _ask(
                 do="spawn",
                 uuid=instance.uuid,
-                name=instance.display_name,
-                address=addresses[0] if addresses else "",
-                user_data=instance.user_data or "",
-                metadata=dict(instance.metadata),
-                flavor=instance.flavor.name,
-                zone=instance.availability_zone or "",
+                address=str(address["address"]),
+                floating=[str(one["address"]) for one in address["floating_ips"]],
                 gpus=len(devices) + slices,
+                drive=_drive(instance, injected_files, network_info),
             )
         except exception.NovaException as error:
             raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=str(error)) from error

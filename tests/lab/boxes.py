@@ -1,0 +1,62 @@
+"""Boxes of a lab behind the instances of a cloud's API, by the instances' ids: for any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from providers.sandbox.box import Box, BoxSpec
+from providers.sandbox.errors import NetworkFailed
+from providers.sandbox.lab import Lab
+from providers.sandbox.machine import output_of
+
+
+class Boxes:
+    """All of them boot from ``layers``, the topmost first. They end with the lab, if not before."""
+
+    def __init__(self, lab: Lab, layers: Sequence[Path]) -> None:
+        self.lab = lab
+        self._layers = tuple(layers)
+        self._lock = threading.Lock()
+        self._up: dict[str, Box] = {}
+
+    def start(self, instance_id: str, address: str, **more: Any) -> None:
+        """Returns when it boots; ``more`` is for ``BoxSpec``. Raises SandboxError."""
+        box = self.lab.start(BoxSpec(instance_id, address, self._layers, **more))
+        with self._lock:
+            self._up[instance_id] = box
+
+    def end(self, instance_id: str) -> None:
+        """Stops it and removes it; no error where there is none."""
+        with self._lock:
+            self._up.pop(instance_id, None)
+        box = Box.load(self.lab.boxes_directory / instance_id)
+        if box is not None:
+            box.stop()
+
+    def console(self, instance_id: str) -> str:
+        """What it has written to its console; empty where there is none."""
+        box = Box.load(self.lab.boxes_directory / instance_id)
+        return "" if box is None else box.console()
+
+    def halted(self) -> list[str]:
+        """Those that have switched themselves off since the last call."""
+        with self._lock:
+            dead = [instance_id for instance_id, box in self._up.items() if not box.alive]
+            for instance_id in dead:
+                del self._up[instance_id]
+        return dead
+
+    def close(self) -> None:
+        """Ends all."""
+        for instance_id in list(self._up):
+            self.end(instance_id)
+
+
+def ip(*words: str) -> None:
+    """The program ip(8). Raises NetworkFailed."""
+    done = output_of(["ip", *words])
+    if done.returncode != 0:
+        raise NetworkFailed(f"ip could not do '{' '.join(words)}': {done.stderr.strip()}", "take the lab down")
