@@ -107,7 +107,7 @@ def _devices(settings: OpenStackSettings, catalog: Catalog) -> Iterator[Finding]
     unnamed = catalog.unnamed()
     lacking = sorted({device for devices in unnamed.values() for device in devices})
     if lacking:
-        words = ", ".join(f'{device} = "TYPE"' for device in lacking)
+        words = ", ".join(f'"{device}" = "TYPE"' for device in lacking)
         yield Finding(
             "gpus", False, f"{some(sorted(unnamed))}: not offered, as gpus does not say what {some(lacking)} is",
             f'set gpus = {{ {words} }}, each with its type in slurm.conf, or "" for what is no GPU',
@@ -135,6 +135,8 @@ def quotas(
         return
     for limit in limits:
         needs = {flavor.name: _need(settings, limit.name, flavor, root_gib) for flavor in there}
+        if limit.name == "server-groups":
+            needs = {}  # One serves a job, whatever its machines.
         yield _quota(limit, needs, project)
 
 
