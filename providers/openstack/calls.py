@@ -151,7 +151,7 @@ class Calls:
             data = proxy.get_endpoint_data()
             newest = None if data is None else data.max_microversion
             if newest is None:
-                raise CloudUnavailable(f"the {service} service does not say which versions of its interface it has")
+                raise CloudUnavailable(f"the {service} service does not say which versions it has: is it up?")
             self._newest[service] = newest
         major, minor = min(tuple(map(int, wanted.split("."))), tuple(newest[:2]))
         return f"{major}.{minor}"

@@ -73,7 +73,7 @@ class OpenStackSettings(BaseModel):
     """More metadata for the servers."""
 
     page: Annotated[int, Field(ge=1, le=1000)] = 1000
-    """Things to one page of a list; a cloud may give fewer."""
+    """Things to one page of a list; a cloud may give fewer. Below 1000 Nova says nothing of a cell that is down."""
     side_by_side: Annotated[int, Field(ge=1, le=32)] = 8
     """Calls under way at a time for one launch or one end."""
     settle_s: Annotated[float, Field(ge=0)] = 120.0
