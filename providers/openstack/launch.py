@@ -39,7 +39,7 @@ from providers.openstack.settings import OpenStackSettings
 from providers.openstack.volumes import Volumes
 
 _VERSION = "2.72"
-"""The first microversion that takes ports with a promised bandwidth. Tags are taken from 2.52 on: Nova 17, of 2018."""
+"""The first microversion that takes ports with a promised bandwidth. Tags are taken from 2.52 on: Nova 16, of 2017."""
 _USER_DATA_MAX = 65535
 """Characters, as base64."""
 _REMEMBERED = 10_000
