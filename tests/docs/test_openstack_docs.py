@@ -189,9 +189,11 @@ def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None
     with reader.cloud.reach(), reader.project.connect(password=True) as client:
         network, compute = client.network, client.compute
         left = [*network.ports(), *network.security_groups(), *network.routers(), *network.ips()]
-        left += [*network.networks(), *compute.servers(), *compute.server_groups(), *client.image.images()]
+        left += [*network.networks(), *compute.servers(), *compute.server_groups()]
         left += client.identity.application_credentials(reader.project.user_id)
+        images = [image.name for image in client.image.images() if image.owner_id == reader.project.id]
     assert [thing.name for thing in left if thing.project_id == reader.project.id] == ["default", "physics", "burstd"]
+    assert images == []
 
 
 def _while_it_runs(reader: Reader, provider: Provider) -> None:
