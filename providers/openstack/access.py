@@ -70,7 +70,10 @@ def connect(cloud: str, clouds_yaml: Path | None, region: str, timeout_s: float,
     make: Any = partial(_Session, sends, timeout_s)
     try:
         files = None if clouds_yaml is None else [_readable(clouds_yaml)]
-        found = openstack.config.OpenStackConfig(config_files=files, app_name="burstd", session_constructor=make)
+        # OS_CLIENT_CONFIG_FILE of whoever calls burstctl would go before the settings' own file.
+        found = openstack.config.OpenStackConfig(
+            config_files=files, load_envvars=files is None, app_name="burstd", session_constructor=make
+        )
         return connection.Connection(config=found.get_one(cloud or None, region_name=region or None))
     except (sdk.ConfigException, ksa.ClientException) as error:
         raise AuthFailed(f"{_NO_CREDENTIALS}: look at the {where}: {_words(error)}") from None

@@ -272,3 +272,13 @@ def test_a_clouds_yaml_that_is_not_there(folder: Path) -> None:
     for settings in ({"clouds_yaml": folder / "none.yaml", "cloud": "stub"}, {"cloud": "stub"}, {}):
         calls = Calls(OpenStackSettings(**settings, networks=["n"], flavors=["*"]))
         assert type(refused(read, calls)) is AuthFailed
+
+
+def test_the_settings_file_goes_before_the_callers_own(
+    make: Callable[..., Calls], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = folder / "other.yaml"
+    other.write_text("clouds: {stub: {auth_type: nonsense}}")
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(other))
+    monkeypatch.setenv("OS_CLOUD", "another")
+    assert read(make()) == {"servers": []}
