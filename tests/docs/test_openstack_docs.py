@@ -22,10 +22,11 @@ from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceStat
 from burstd.model.provider import LaunchRequest, Provider
 from burstd.settings import Plugins, load, resolve
 from providers.openstack.settings import OpenStackSettings, RootVolume
-from tests.docs.blocks import shell_blocks
+from tests.docs.blocks import Block, shell_blocks
 from tests.lab.openstack import conf
 from tests.lab.openstack.plane import ControlPlane
-from tests.lab.programs import PROJECT
+from tests.lab.openstack.site import OpenStackSite
+from tests.lab.programs import PREFIX, PROJECT
 
 DOCUMENT = PROJECT / "docs" / "providers" / "openstack.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
@@ -40,7 +41,7 @@ PATIENCE_S = 60.0
 def test_every_block_says_whether_it_was_tried() -> None:
     marks = [block.text.partition("\n")[0] for block in BLOCKS]
     assert set(marks) == {TRIED, UNTRIED}
-    assert len(BLOCKS) == TEXT.count("\n```sh\n")
+    assert len(BLOCKS) == len(re.findall(r"^```sh\b", TEXT, re.MULTILINE))
 
 
 def test_every_key_is_described() -> None:
@@ -210,3 +211,24 @@ def _while_it_runs(reader: Reader, provider: Provider) -> None:
     assert "nova-compute" in reader.types("Servers that do not go away")
     assert reader.runs("openstack server list -f value -c Name").split() == [made.name]
     reader.types("The API does not answer")
+
+
+@pytest.mark.clouds
+@pytest.mark.boxes
+@pytest.mark.slurm
+def test_the_first_jobs_as_the_document_has_them() -> None:
+    blocks = [block for block in BLOCKS if block.section == "7. Look, start, run"]
+    assert [block.user for block in blocks] == ["root", "ada", "root"]
+    with OpenStackSite() as site:
+
+        def types(block: Block) -> str:
+            # The site has started burstd in its own way.
+            text = block.text.replace("systemctl restart burstd", "")
+            words = f"set -eu; PATH={PREFIX}/bin:$PATH\n{text}"
+            return site.cluster.sh(words, block.user, timeout_s=240)
+
+        first, jobs, last = map(types, blocks)
+    assert "cpu.small" in first
+    assert jobs.count("JobState=COMPLETED") == 2
+    assert re.findall(r"NodeList=(\w+)", jobs) == ["cpu1", "gpu1"]
+    assert "cpu1" in last
