@@ -51,6 +51,7 @@ class OpenStackSite(BaseSite):
         self._up = ExitStack()
         self.plane: ControlPlane
         self.project: Project
+        self._client: Any = None
 
     def start_cloud(self, layers: Sequence[Path]) -> None:
         """Starts OpenStack at the hub's address, and a project with a network in the lab's."""
@@ -58,6 +59,7 @@ class OpenStackSite(BaseSite):
         self._up.enter_context(Machines(lab, layers, socket))
         self.plane = self._up.enter_context(ControlPlane(lab=lab, machines=socket, progress=self._progress))
         self.project = self.plane.project("physics", router=True)
+        self._client = self._up.enter_context(self.project.connect())
         self.write(CLOUDS, self.project.clouds_yaml("physics"), 0o600)
 
     def stop_cloud(self) -> None:
@@ -89,8 +91,8 @@ class OpenStackSite(BaseSite):
     @contextmanager
     def client(self) -> Iterator[Any]:
         """A connection with the rights of the project's member; this thread reaches the cloud meanwhile."""
-        with self.plane.reach(), self.project.connect() as client:
-            yield client
+        with self.plane.reach():
+            yield self._client
 
     def servers(self) -> list[dict[str, Any]]:
         """Our cluster's servers, as Nova describes them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socketserver
@@ -40,9 +41,14 @@ class _Asked(socketserver.StreamRequestHandler):
         words = json.loads(self.rfile.readline())
         assert isinstance(self.server, Machines)
         self.server.told.append(words)
-        refused = words["do"] == "spawn" and words["name"] == "refused"
+        refused = words["do"] == "spawn" and _meta_data(words["drive"])["name"] == "refused"
         answer = {"error": "there is no more room"} if refused else {"ok": True, "text": "hello from " + words["uuid"]}
         self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+
+def _meta_data(drive: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(base64.b64decode(drive["openstack/latest/meta_data.json"]))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +108,12 @@ def test_machine_stands_behind_a_server(client: Any, project: Project, machines:
     server = _built(client, _make(client, project, "g1", "gpu.4", key_name="burst", **words))
     assert (server.status, server.availability_zone) == ("ACTIVE", "az2")
     address = server.addresses[project.network][0]["addr"]
-    assert [told for told in machines.told if told["uuid"] == server.id] == [
-        {
-            "do": "spawn", "uuid": server.id, "name": "g1", "address": address, "user_data": "aGVsbG8=",
-            "metadata": {"burstd-claim": "c1"}, "flavor": "gpu.4", "zone": "az2", "gpus": 4,
-        }
-    ]  # fmt: skip
+    (spawned,) = (dict(told) for told in machines.told if told["uuid"] == server.id)
+    drive = spawned.pop("drive")
+    assert spawned == {"do": "spawn", "uuid": server.id, "address": address, "floating": [], "gpus": 4}
+    assert drive["openstack/latest/user_data"] == words["user_data"]
+    said = _meta_data(drive)
+    assert (said["name"], said["availability_zone"], said["meta"]) == ("g1", "az2", words["metadata"])
     assert client.compute.get_server_console_output(server)["output"] == f"hello from {server.id}"
     client.compute.delete_server(server)
     _wait(lambda: {"do": "destroy", "uuid": server.id} in machines.told, "its machine ended")
