@@ -51,7 +51,8 @@ class Ownership:
         if not instance.claim_id:
             return instance.batch not in self._awaited
         recorded = self._instance_of.get(instance.claim_id)
-        return recorded is None or bool(recorded)
+        # Its claim's machine, shown by a second provider that looks at the same account, is no second machine.
+        return recorded is None or (recorded != "" and recorded != instance.id)
 
     def _on_record(self, instance: Instance) -> bool:
         return _key(instance) in self._recorded
