@@ -52,7 +52,7 @@ class Ownership:
             return instance.batch not in self._awaited
         recorded = self._instance_of.get(instance.claim_id)
         # Its claim's machine, shown by a second provider that looks at the same account, is no second machine.
-        return recorded is None or (recorded != "" and recorded != instance.id)
+        return recorded is None or recorded not in ("", instance.id)
 
     def _on_record(self, instance: Instance) -> bool:
         return _key(instance) in self._recorded

@@ -25,7 +25,7 @@ MACHINE = Instance("i1", "sky", InstanceState.RUNNING, "c1")
         ("the one on record", CLAIM, MACHINE, False),
         ("a second one of its claim", CLAIM, replace(MACHINE, id="i2"), True),
         (
-            "the same, seen by another provider that looks at the account",
+            "the same, listed by a second provider of the account",
             CLAIM,
             replace(MACHINE, provider="fog"),
             False,
