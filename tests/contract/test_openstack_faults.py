@@ -1,0 +1,397 @@
+"""The OpenStack provider on a real OpenStack that is full, slow, broken, stopped or deaf."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from burstd.model.errors import (
+    AuthFailed,
+    BadRequest,
+    CloudUnavailable,
+    InsufficientCapacity,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+)
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.model.provider import Provider
+from burstd.testing.cloud_world import OURS, THEIRS, launch, live, outcome_of, request, requests_of, serve, verdict
+from tests.lab.openstack import conf, seed
+from tests.lab.openstack.proxy import cut, held, lost, says
+from tests.lab.openstack.world import FREE, LAUNCH, LOGIN, Account, OpenStackWorld
+
+pytestmark = pytest.mark.clouds
+
+PORTS = "neutron POST /ports"
+COMPUTES = tuple(f"nova-compute{number}" for number in range(1, len(conf.COMPUTES) + 1))
+MINE = {TAG_CLUSTER: OURS, TAG_CLAIM: "c1"}
+THEIR = {TAG_CLUSTER: THEIRS, TAG_CLAIM: "c1"}
+
+
+@pytest.fixture
+def world(openstack_world: OpenStackWorld) -> Iterator[OpenStackWorld]:
+    """Sound again before the next test."""
+    yield openstack_world
+    openstack_world.cloud.faults()
+    assert openstack_world.proxy.outstanding == []
+
+
+def shown(provider: Provider, instance: Instance) -> Instance | None:
+    """As the list has it; None: it is not there."""
+    return next((one for one in provider.instances() if one.id == instance.id), None)
+
+
+def state(provider: Provider, instance: Instance) -> InstanceState | None:
+    """Of one that may be gone."""
+    found = shown(provider, instance)
+    return None if found is None else found.state
+
+
+def sweep(world: OpenStackWorld, provider: Provider) -> None:
+    """As burstd does: ends all, and removes what is left of it, until there is nothing."""
+
+    def nothing() -> bool:
+        provider.terminate([one.id for one in provider.instances() if not one.state.ended])
+        provider.remove([left for left in provider.leftovers() if not left.attached_to])
+        return not list(provider.instances()) and not list(provider.leftovers())
+
+    world.until(nothing)
+
+
+def results(world: OpenStackWorld, provider: Provider, *claims: str) -> list[Instance | ProviderError]:
+    """What becomes of claims of one call, at once or later."""
+    outcomes = serve(provider, [request(world, provider, claim) for claim in claims])
+    return [verdict(world, provider, one.result) for one in outcomes]
+
+
+def kinds(found: list[Instance | ProviderError]) -> Counter[str]:
+    return Counter(type(one).__name__ for one in found)
+
+
+class TestQuotas:
+    @pytest.mark.parametrize(("name", "limit"), [("instances", 1), ("cores", 2), ("ram", 4096)])
+    def test_of_servers(self, world: OpenStackWorld, name: str, limit: int) -> None:
+        """One small machine is all there is room for. Nova says of what, and how much is left."""
+        provider = world.provider(OURS)
+        world.limit(**{name: limit})
+        (first,) = launch(world, provider, "c1")
+        refused = outcome_of(world, provider, "c2")
+        assert type(refused) is QuotaExceeded, repr(refused)
+        assert f"{limit} of {limit} {name}" in str(refused)
+        assert [one.id for one in live(provider)] == [first.id]
+        assert [port["device_id"] for port in world.held()["ports"]] in ([first.id], [""])
+        quota = next(one for one in provider.quotas() if one.name == name)
+        assert (quota.limit, quota.used) == (limit, limit)
+        sweep(world, provider)
+        assert world.is_empty()
+
+    def test_of_servers_when_some_are_asked_for_at_once(self, world: OpenStackWorld) -> None:
+        """Nova may take them first and find out then, that they are too many."""
+        provider = world.provider(OURS)
+        world.limit(instances=1)
+        found = kinds(results(world, provider, "c1", "c2", "c3"))
+        assert found["Instance"] <= 1
+        assert found["QuotaExceeded"] == 3 - found["Instance"]
+        sweep(world, provider)
+        assert world.is_empty()
+
+    def test_of_ports(self, world: OpenStackWorld) -> None:
+        """As many as there is room for are served."""
+        provider = world.provider(OURS)
+        world.limit(ports=1)
+        found = results(world, provider, "c1", "c2")
+        assert kinds(found) == {"Instance": 1, "QuotaExceeded": 1}
+        assert world.asked[LAUNCH]
+        assert [port["name"] for port in world.held()["ports"]] == [one.name for one in live(provider)]
+        sweep(world, provider)
+        assert world.is_empty()
+
+
+def test_no_gpu_left(world: OpenStackWorld) -> None:
+    """Two hosts of eight: the fifth machine of four is taken, comes to nothing, and is ended."""
+    provider = world.provider(OURS, flavors=["gpu.4"])
+    offers = {one.zone: one for one in provider.offers()}
+    assert {str(offer.shape.gres[0]) for offer in offers.values()} == {"gpu:h100:4"}
+    asked = [replace(request(world, provider, f"c{n}"), offer=offers[f"az{n % 2 + 1}"]) for n in range(5)]
+    made = [one.result for one in serve(provider, asked)]
+    assert kinds(made) == {"Instance": 5}
+    world.until(lambda: all(one.state is not InstanceState.PENDING for one in live(provider)))
+    (refused,) = (one for one in live(provider) if one.state is InstanceState.ERROR)
+    assert (refused.cause, refused.zone) == ("capacity", "az1")
+    assert "No valid host" in refused.error
+    found = [verdict(world, provider, one) for one in made]
+    assert kinds(found) == {"Instance": 4, "InsufficientCapacity": 1}
+    world.until(lambda: len(world.held()["ports"]) == 4)
+    sweep(world, provider)
+    assert world.is_empty()
+
+
+class TestBuilds:
+    def test_a_slow_one_is_pending_and_then_runs(self, world: OpenStackWorld) -> None:
+        provider = world.provider(OURS)
+        world.cloud.faults(spawn_delay=4)
+        (made,) = launch(world, provider, "c1")
+        assert state(provider, made) is InstanceState.PENDING
+        world.until(lambda: state(provider, made) is not InstanceState.PENDING)
+        assert state(provider, made) is InstanceState.RUNNING
+        sweep(world, provider)
+        assert world.is_empty()
+
+    def test_one_that_is_ended_meanwhile_leaves_nothing(self, world: OpenStackWorld) -> None:
+        provider = world.provider(OURS)
+        world.cloud.faults(spawn_delay=4)
+        (made,) = launch(world, provider, "c1")
+        provider.terminate([made.id])
+        assert state(provider, made) in (InstanceState.STOPPING, None)
+        world.until(lambda: state(provider, made) is None)
+        sweep(world, provider)
+        assert world.is_empty()
+
+    @pytest.mark.parametrize(("fault", "cause"), [("spawn_fail", ""), ("spawn_reschedule", "capacity")])
+    def test_a_failed_one_is_in_error_until_it_is_ended(self, world: OpenStackWorld, fault: str, cause: str) -> None:
+        """One that was given up on its host is of that machine alone; one that no host could build is a stockout."""
+        provider = world.provider(OURS)
+        world.cloud.faults(**{fault: ".*-c1"})
+        bad, good = launch(world, provider, "c1", "c2")
+        world.until(lambda: state(provider, good) is InstanceState.RUNNING)
+        world.until(lambda: state(provider, bad) is InstanceState.ERROR)
+        found = shown(provider, bad)
+        assert found is not None
+        assert found.error
+        assert found.cause == cause
+        provider.terminate([bad.id])
+        world.until(lambda: [one["name"] for one in world.held()["ports"]] == [good.name])
+        assert [one.id for one in provider.instances()] == [good.id]
+        sweep(world, provider)
+        assert world.is_empty()
+
+
+def test_a_failed_end_is_in_error_and_may_be_repeated(world: OpenStackWorld) -> None:
+    """It costs until it is gone: it is listed, and its port is not taken for a leftover of nobody's."""
+    provider = world.provider(OURS)
+    (made,) = launch(world, provider, "c1")
+    world.until(lambda: state(provider, made) is InstanceState.RUNNING)
+    world.cloud.faults(destroy_fail=".*")
+    provider.terminate([made.id])
+    world.until(lambda: state(provider, made) is InstanceState.ERROR)
+    found = shown(provider, made)
+    assert found is not None
+    assert (found.cause, found.claim_id) == ("", "c1")
+    assert {left.attached_to for left in provider.leftovers()} <= {made.id}
+    world.cloud.faults()
+    provider.terminate([made.id])
+    world.until(lambda: state(provider, made) is None)
+    sweep(world, provider)
+    assert world.is_empty()
+
+
+def test_computes_that_stop(world: OpenStackWorld) -> None:
+    """Nothing is taken for what it is not, and when they go on all that was ended is gone."""
+    provider = world.provider(OURS)
+    (old,) = launch(world, provider, "c1")
+    world.until(lambda: state(provider, old) is InstanceState.RUNNING)
+    with world.cloud.frozen(*COMPUTES):
+        (stuck,) = launch(world, provider, "c2")
+        provider.terminate([old.id])
+        assert (state(provider, old), state(provider, stuck)) == (InstanceState.STOPPING, InstanceState.PENDING)
+        world.until(lambda: are_down(world))
+        assert (state(provider, old), state(provider, stuck)) == (InstanceState.STOPPING, InstanceState.PENDING)
+        refused = verdict(world, provider, outcome_of(world, provider, "c3"))
+        assert type(refused) is InsufficientCapacity, repr(refused)
+        provider.terminate([stuck.id])
+    world.until(lambda: list(provider.instances()) == [])
+    sweep(world, provider)
+    assert world.is_empty()
+    world.until(lambda: not are_down(world))
+    # What an older list of zones says must not keep the next machine from them.
+    assert isinstance(verdict(world, provider, outcome_of(world, provider, "c4")), Instance)
+    sweep(world, provider)
+
+
+def are_down(world: OpenStackWorld) -> bool:
+    """Whether Nova takes one of its hosts for dead."""
+    with world.cloud.admin() as admin:
+        return any(one.state == "down" for one in admin.compute.services() if one.binary == "nova-compute")
+
+
+class TestAnswersThatDoNotCome:
+    def test_a_frozen_api_makes_no_orphan(self, world: OpenStackWorld) -> None:
+        """The server that it makes later is found by its claim; asked for again, it is not made again."""
+        provider = world.provider(OURS, timeout_s=2)
+        asked = requests_of(world, provider, "c1")
+        provider.terminate([])
+        launch(world, provider, "c0")
+        with world.cloud.frozen("nova-api"):
+            (outcome,) = provider.launch(asked)
+            assert isinstance(outcome.result, OutcomeUnknown), repr(outcome.result)
+            with pytest.raises(CloudUnavailable):
+                list(provider.instances())
+        world.until(lambda: [one.claim_id for one in live(provider)] == ["c0", "c1"])
+        patient = world.provider(OURS)
+        (again,) = patient.launch(asked)
+        assert isinstance(again.result, OutcomeUnknown), repr(again.result)
+        assert [one.claim_id for one in live(patient)] == ["c0", "c1"]
+        sweep(world, patient)
+        assert world.is_empty()
+
+    def test_a_call_that_is_carried_out_after_its_repeat_makes_no_second_machine(self, world: OpenStackWorld) -> None:
+        """However late it comes: the first server finds no port, and the second keeps its own."""
+        provider = world.provider(OURS, timeout_s=5)
+        asked = requests_of(world, provider, "c1")
+        late, done = threading.Event(), threading.Event()
+        world.proxy.order(LAUNCH, held(late, done))
+        (first,) = provider.launch(asked)
+        assert isinstance(first.result, OutcomeUnknown), repr(first.result)
+        patient = world.provider(OURS)
+        (second,) = patient.launch(asked)
+        assert isinstance(second.result, Instance), repr(second.result)
+        made = second.result
+        late.set()
+        assert done.wait(60)
+        world.until(lambda: all(one.state is not InstanceState.PENDING for one in live(patient)))
+        assert [one.id for one in live(patient) if one.state is not InstanceState.ERROR] == [made.id]
+        found = shown(patient, made)
+        assert found is not None
+        assert found.address
+        sweep(world, patient)
+        assert world.is_empty()
+
+    def test_a_frozen_neutron_leaves_ports_that_are_found(self, world: OpenStackWorld) -> None:
+        """No server was asked for, and that is said; what it makes later bears its claim."""
+        provider = world.provider(OURS, timeout_s=2)
+        launch(world, provider, "c0")
+        sweep(world, provider)
+        world.proxy.order(PORTS, lost)
+        lost_ports = outcome_of(world, provider, "c1")
+        with world.cloud.frozen("neutron"):
+            frozen = outcome_of(world, provider, "c2")
+        assert [type(one) for one in (lost_ports, frozen)] == [CloudUnavailable, CloudUnavailable]
+        world.until(lambda: "c1" in {left.claim_id for left in provider.leftovers()})
+        assert world.held()["servers"] == []
+        patient = world.provider(OURS)
+        launch(world, patient, "c1")
+        assert len([one for one in world.held()["ports"] if one["name"] == "ours-c1"]) == 1
+        sweep(world, patient)
+        assert world.is_empty()
+
+
+class TestCredentials:
+    def test_a_token_that_is_worth_nothing_any_more_is_replaced(self, world: OpenStackWorld) -> None:
+        """In good time: the very call that found out is made again, once."""
+        provider = world.provider(OURS)
+        launch(world, provider, "c1")
+        token = world.token(provider)
+        with world.cloud.admin() as admin:
+            admin.identity.delete("/auth/tokens", headers={"X-Subject-Token": token})
+        world.until(lambda: not any(is_good(world, token, port) for port in (conf.NOVA, conf.NEUTRON)))
+        logins = world.asked[LOGIN]
+        assert isinstance(outcome_of(world, provider, "c2"), Instance)
+        assert world.asked[LOGIN] == logins + 1
+        world.proxy.order(LAUNCH, says(401, "The request you have made requires authentication."))
+        assert isinstance(outcome_of(world, provider, "c3"), Instance)
+        world.until(lambda: [one.claim_id for one in live(provider)] == ["c1", "c2", "c3"])
+        sweep(world, provider)
+        assert world.is_empty()
+
+    @pytest.mark.parametrize("password", [True, False])
+    def test_wrong_ones_are_told_without_them(self, world: OpenStackWorld, password: bool) -> None:
+        key = "password" if password else "application_credential_secret"
+        file = world.clouds_yaml({key: "not-the-secret"}, password=password)
+        provider = world.provider(OURS, clouds_yaml=file)
+        with pytest.raises(AuthFailed) as caught:
+            list(provider.instances())
+        assert "clouds.yaml" in str(caught.value)
+        assert "not-the-secret" not in "".join(traceback.format_exception(caught.value))
+        assert any(one.ok is False and one.remedy for one in provider.check([world.image]))
+
+    def test_a_keystone_that_does_not_answer_says_nothing_of_credentials(self, world: OpenStackWorld) -> None:
+        provider = world.provider(OURS, timeout_s=1)
+        with world.cloud.frozen("keystone"), pytest.raises(CloudUnavailable):
+            list(provider.instances())
+        assert list(world.provider(OURS).instances()) == []
+
+
+def is_good(world: OpenStackWorld, token: str, port: int) -> bool:
+    """Whether a service still takes it: each remembers tokens for some seconds."""
+    path = {conf.NOVA: "v2.1/servers", conf.NEUTRON: "v2.0/ports"}[port]
+    with world.cloud.reach():
+        answer = httpx.get(
+            f"http://{conf.HOST}:{port}/{path}", headers={"X-Auth-Token": token}, timeout=30, trust_env=False
+        )
+    return answer.status_code != 401
+
+
+class TestWhatIsLeft:
+    def test_a_port_of_a_launch_that_was_cut_short(self, world: OpenStackWorld) -> None:
+        """It is found by its mark and removed, as often as one likes."""
+        provider = world.provider(OURS)
+        world.proxy.order(LAUNCH, cut)
+        assert isinstance(outcome_of(world, provider, "c1"), OutcomeUnknown)
+        (left,) = provider.leftovers()
+        assert (left.kind, left.claim_id, left.attached_to) == ("port", "c1", "")
+        neighbour = world.provider(THEIRS)
+        assert list(neighbour.leftovers()) == []
+        with pytest.raises(BadRequest):
+            neighbour.remove([left])
+        provider.remove([left])
+        provider.remove([left])
+        assert world.is_empty()
+
+    def test_neighbours_of_all_kinds_stay_as_they_are(self, openstack_account: Account, tmp_path: Path) -> None:
+        """Field by field, when all that we made and leaked is gone."""
+        world = OpenStackWorld(openstack_account, tmp_path, router=True)
+        strange(world)
+        before = world.held()
+        assert {kind: len(things) for kind, things in before.items()}["servers"] == 2
+        provider = world.provider(
+            OURS, flavors=["cpu.small"], floating_network=seed.EXTERNAL, root={"gib": 1}, gang_policy="soft-affinity",
+            unused_s=0,
+        )  # fmt: skip
+        asked = [replace(request(world, provider, f"c{n}"), gang="job 7") for n in range(2)]
+        made = [one.result for one in serve(provider, asked)]
+        assert kinds(made) == {"Instance": 2}, made
+        world.until(lambda: [one.state for one in live(provider)] == [InstanceState.RUNNING] * 2)
+        assert len({one.address for one in live(provider)} - {""}) == 2
+        assert {left.attached_to for left in provider.leftovers()} == {one.id for one in live(provider)}
+        for kind in (FREE, "neutron DELETE /floatingips/ID"):
+            world.proxy.order(kind, says(204))
+        provider.terminate([one.id for one in live(provider)])
+        world.until(lambda: list(provider.instances()) == [])
+        assert {left.kind for left in provider.leftovers()} >= {"port", "floating-ip", "server-group"}
+        sweep(world, provider)
+        assert world.held() == before
+        world.close()
+
+
+def strange(world: OpenStackWorld) -> None:
+    """Things of somebody else's, as like to ours as may be."""
+    mark = f"{TAG_CLUSTER}={OURS} {TAG_CLAIM}=c1"
+    with world.owner() as owner:
+        image = owner.image.find_image(seed.IMAGE, ignore_missing=False).id
+        flavor = owner.compute.find_flavor("cpu.small", ignore_missing=False).id
+        networks = [{"uuid": world.project.network_id}]
+        outside = owner.network.find_network(seed.EXTERNAL, ignore_missing=False).id
+        for text in ("", mark.replace(OURS, THEIRS), f"not {mark}", f"{mark} any more"):
+            owner.network.create_port(network_id=world.project.network_id, name="ours-c1", description=text)
+            owner.network.create_ip(floating_network_id=outside, description=text)
+        for number, metadata in enumerate((THEIR, {f"x-{key}": value for key, value in MINE.items()})):
+            owner.compute.create_server(
+                name=f"ours-c{number}", image_id=image, flavor_id=flavor, networks=networks, metadata=metadata
+            )
+            owner.block_storage.create_volume(name="ours-c1", size=1, metadata=metadata)
+        for name in (f"burstd/{THEIRS}/1/job 7", f"burstd-{OURS}", f"burstd/{OURS}"):
+            owner.compute.create_server_group(name=name, policy="soft-affinity")
+
+        def is_done() -> bool:
+            servers, volumes = list(owner.compute.servers()), list(owner.block_storage.volumes())
+            return {one.status for one in servers} == {"ACTIVE"} and {one.status for one in volumes} == {"available"}
+
+        world.until(is_done)

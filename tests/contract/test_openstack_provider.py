@@ -1,0 +1,16 @@
+"""The OpenStack provider on a real OpenStack: the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from burstd.testing.provider_contract import FaultContract, ProviderContract
+from tests.lab.openstack.world import OpenStackWorld
+
+pytestmark = pytest.mark.clouds
+
+
+class TestOpenStack(ProviderContract, FaultContract):
+    @pytest.fixture
+    def world(self, openstack_world: OpenStackWorld) -> OpenStackWorld:
+        return openstack_world
