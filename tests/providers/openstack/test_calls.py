@@ -137,7 +137,7 @@ def test_what_was_never_sent_was_not_done(stub: Stub, make: Callable[..., Calls]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
-        for url in (f"http://{nobody}", f"https{stub.url.removeprefix('http')}", "http://no-such-host.invalid"):
+        for url in (f"http://{nobody}", f"https{stub.url.removeprefix('http')}"):
             stub.catalog["compute"] = f"{url}/compute/v2.1"
             calls = make(compute_endpoint_override=f"{url}/compute/v2.1", compute_api_version="2.1")
             assert type(refused(change, calls)) is CloudUnavailable
