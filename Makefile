@@ -28,8 +28,11 @@ check:
 
 test:
 	@venv=$$(tests/lab/setup.sh boxes)
+	# What the tests of OpenStack run on is made once, and meanwhile the others run.
+	"$$venv/bin/python" -m tests.lab.openstack.template & template=$$!
 	$(MAKE) --no-print-directory check
 	"$$venv/bin/python" -m pytest -q -n 2 -m "crash and not boxes and not slurm and not clouds"
+	wait $$template
 	# What fails beside other clusters on a busy machine is tried once more, alone.
 	"$$venv/bin/python" -m pytest -n 2 --dist loadfile -m "boxes or slurm or clouds" --durations=15 ||
 	  "$$venv/bin/python" -m pytest --last-failed --last-failed-no-failures none -m "boxes or slurm or clouds"

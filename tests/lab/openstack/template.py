@@ -179,3 +179,7 @@ def _fill(services: Services, parameters: Parameters) -> None:
     services.succeed("mariadb")
     for file in state.glob("my.*"):
         os.unlink(file)  # noqa: PTH108
+
+
+if __name__ == "__main__":
+    ensure(lambda step: print(f"burstd: {step}", flush=True))
