@@ -125,6 +125,12 @@ class Calls:
             )
             return any(found.values())
 
+    def project(self) -> str:
+        """Id of the one that the credentials are for."""
+        connection = self.connection
+        with self.told(changes=False, what="log in"):
+            return str(connection.current_project_id)
+
     def close(self) -> None:
         """Gives connections back."""
         connection = self._forget()

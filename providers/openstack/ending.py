@@ -13,13 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from burstd.model.errors import BadRequest, NotFound, ProviderError
-from providers.openstack import marks
 from providers.openstack.calls import Calls
+from providers.openstack.ours import FLOATING, PORTS, Ours
 from providers.openstack.pace import Pace
 from providers.openstack.settings import OpenStackSettings
 
-_PART = 50
-"""Ids to one call: they must fit into its address."""
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _WAIT_S = 10.0
 """How long one ``terminate`` waits for Nova to let go of ports."""
@@ -37,9 +35,9 @@ class Ending:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._cluster = cluster
         self._settings = settings
         self._calls = calls
+        self._ours = Ours(cluster, settings, calls)
         self._clock = clock
         self._sleep = sleep
 
@@ -89,29 +87,17 @@ class Ending:
         return [one for one in results if isinstance(one, ProviderError)]
 
     def _ports(self, servers: Sequence[str]) -> dict[str, list[str]]:
-        """Ours only, by the server that they are in use by."""
+        """By the server that they are in use by."""
         found: dict[str, list[str]] = {}
-        for start in range(0, len(servers), _PART):
-            some = list(servers[start : start + _PART])
-            for port in self._calls.pages("network", "/ports", "ports", "list ports", device_id=some):
-                if marks.is_ours(marks.of_description(port.get("description")), self._cluster):
-                    found.setdefault(port["device_id"], []).append(port["id"])
+        for port in self._ours.where(PORTS, "device_id", servers):
+            found.setdefault(port["device_id"], []).append(port["id"])
         return found
 
     def _floating(self, ports: Sequence[str]) -> list[str]:
-        """Ours only, of these ports."""
-        found: list[str] = []
+        """Of these ports."""
         if not self._settings.floating_network:
-            return found
-        for start in range(0, len(ports), _PART):
-            some = list(ports[start : start + _PART])
-            listed = self._calls.pages("network", "/floatingips", "floatingips", "list floating IPs", port_id=some)
-            found += (
-                one["id"]
-                for one in listed
-                if marks.is_ours(marks.of_description(one.get("description")), self._cluster)
-            )
-        return found
+            return []
+        return [one["id"] for one in self._ours.where(FLOATING, "port_id", ports)]
 
     def _end(self, service: str, kind: str, thing: str) -> None:
         try:

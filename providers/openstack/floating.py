@@ -13,13 +13,12 @@ from burstd.model.errors import BadRequest, CloudUnavailable, NotFound, OutcomeU
 from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.networks import Networks
+from providers.openstack.ours import FLOATING, Ours, claim_of
 from providers.openstack.pace import Pace
 from providers.openstack.ports import FULL, Held
 from providers.openstack.settings import OpenStackSettings
 
 Thing = Mapping[str, Any]
-_PART = 30
-"""Claims to one call: their descriptions must fit into one address."""
 
 
 class FloatingIps:
@@ -30,6 +29,7 @@ class FloatingIps:
         self._settings = settings
         self._calls = calls
         self._networks = networks
+        self._ours = Ours(cluster, settings, calls)
 
     def ensure(self, held: Mapping[str, Held]) -> dict[str, str | ProviderError]:
         """For each claim the id of its floating IP, that of an earlier try first of all, or why it has none."""
@@ -54,16 +54,8 @@ class FloatingIps:
 
     def _earlier(self, claims: Sequence[str]) -> dict[str, Thing]:
         """By claim."""
-        found: dict[str, Thing] = {}
-        for start in range(0, len(claims), _PART):
-            words = [marks.description(self._cluster, claim) for claim in claims[start : start + _PART]]
-            for one in self._calls.pages(
-                "network", "/floatingips", "floatingips", "list floating IPs", description=words
-            ):
-                mark = marks.of_description(one.get("description"))
-                if mark is not None and marks.is_ours(mark, self._cluster):
-                    found[mark.claim] = one
-        return found
+        words = [marks.description(self._cluster, claim) for claim in claims]
+        return {claim_of(one): one for one in self._ours.where(FLOATING, "description", words)}
 
     def _move(self, known: Thing, port: str) -> str:
         """One of an earlier try, to the port of today."""

@@ -5,7 +5,6 @@ Nothing is removed that does not bear exactly the cluster's mark when it is aske
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,28 +12,26 @@ from typing import Any
 from urllib.parse import quote
 
 from burstd.model.errors import BadRequest, NotFound, ProviderError
-from burstd.model.instance import TAG_CLUSTER, Leftover
+from burstd.model.instance import Leftover
 from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.errors import Conflict
+from providers.openstack.ours import FLOATING as ADDRESSES
+from providers.openstack.ours import PORTS, Ours
 from providers.openstack.pace import Pace
+from providers.openstack.servers import Servers
 from providers.openstack.settings import OpenStackSettings
 
 PORT, FLOATING, VOLUME, GROUP = "port", "floating-ip", "volume", "server-group"
 _KINDS = (FLOATING, PORT, VOLUME, GROUP)
 """In the order in which they go: a floating IP before the port that it leads to."""
-_PART = 50
-"""Ids to one call: they must fit into its address."""
-_FIELDS = {
-    PORT: ("id", "description", "device_id"),
-    FLOATING: ("id", "description", "port_id"),
-}
-_NETWORK = {PORT: "ports", FLOATING: "floatingips"}
+_NETWORK = {PORT: PORTS, FLOATING: ADDRESSES}
 _GOING = ("deleting",)
-_DELETABLE = ("available", "error", "error_deleting")
-_SERVERS = "2.69"
-"""From there on Nova names, in a list without limit, servers of a cell that is down, too."""
-_WHOLE_PAGE = 1000
+_DELETABLE = ("available", "error")
+_HELD = ("reserved", "attaching", "in-use", "detaching")
+_KEPT = "SOFT_DELETED"
+_ATTACHMENTS = "3.27"
+"""The first microversion of Cinder's that shows them."""
 Thing = Mapping[str, Any]
 
 
@@ -54,16 +51,18 @@ class Leftovers:
         self._settings = settings
         self._calls = calls
         self._clock = clock
+        self._servers = Servers(settings, calls)
+        self._ours = Ours(cluster, settings, calls)
 
     def listed(self) -> Iterator[Leftover]:
         """Ports, floating IPs and volumes with the server that uses them; server groups that are empty and old."""
-        ports = {one["id"]: one for one in self._network(PORT)}
-        addresses = list(self._network(FLOATING))
+        ports = {one["id"]: one for one in self._ours.all(PORTS)}
+        addresses = self._addresses()
         volumes = list(self._volumes())
         groups = [one for one in self._groups() if self._spare(one)]
         used = any(_server_of(kind, one) for kind, some in ((PORT, ports.values()), (VOLUME, volumes)) for one in some)
         # Last, so that a server is in the list whose port is.
-        servers = self._servers() if used else frozenset()
+        servers = {one["id"] for one in self._servers.all()} if used else set()
 
         def left(kind: str, thing: Thing, user: str) -> Leftover:
             mark = _mark(kind, thing)
@@ -98,10 +97,12 @@ class Leftovers:
             f"{kind} {one['id']}"
             for kind, things in found.items()
             for one in things
-            if not marks.is_ours(_mark(kind, one), self._cluster)
+            if not (self._ours.has(one) if kind in _NETWORK else marks.is_ours(_mark(kind, one), self._cluster))
         ]
         if strange:
-            raise BadRequest(f"this does not bear the mark of cluster {self._cluster}: {', '.join(strange)}")
+            raise BadRequest(
+                f"this does not bear the mark of cluster {self._cluster}, or is another project's: {', '.join(strange)}"
+            )
         errors: list[ProviderError] = []
         for kind, things in found.items():
             spare = [one for one in things if kind != GROUP or self._spare(one)]
@@ -111,58 +112,63 @@ class Leftovers:
             raise errors[0]
 
     def _end(self, kind: str, thing: Thing) -> None:
-        if kind == VOLUME and thing.get("status") in _GOING:
-            return
-        if kind == VOLUME and thing.get("status") not in _DELETABLE:
-            raise Conflict(f"volume {thing['id']} is {thing.get('status')}: it can be deleted when it is available")
-        if kind == PORT and self._is_there(_server_of(kind, thing)):
-            raise Conflict(f"port {thing['id']} is in use by server {_server_of(kind, thing)}")
         service, path = _place(kind, thing["id"])
         try:
+            if kind == VOLUME:
+                if thing.get("status") in _GOING:
+                    return
+                self._release(thing)
+            if kind == PORT and (server := _server_of(kind, thing)):
+                self._check_gone(server, f"port {thing['id']}")
+                # Nova has not let go of it, and Neutron deletes no port that says it is a machine's.
+                free = {"port": {"device_id": "", "device_owner": ""}}
+                self._calls.tell(service, "PUT", path, f"free {kind} {thing['id']}", body=free)
             self._calls.tell(service, "DELETE", path, f"delete {kind} {thing['id']}")
         except NotFound:
             return
 
-    def _is_there(self, server: str) -> bool:
-        if not server:
-            return False
-        try:
-            self._calls.ask("compute", f"/servers/{server}", "look at a server", version=_SERVERS)
-        except NotFound:
-            return False
-        return True
-
-    def _servers(self) -> frozenset[str]:
-        """Ids of all of the project's."""
-        page = self._settings.page
-        query = {} if page >= _WHOLE_PAGE else {"limit": page}
-        listed = self._calls.pages("compute", "/servers", "servers", "list servers", version=_SERVERS, **query)
-        return frozenset(one["id"] for one in listed)
-
-    def _network(self, kind: str) -> Iterator[Thing]:
-        """Ours."""
-        listed = self._calls.pages(
-            "network", f"/{_NETWORK[kind]}", _NETWORK[kind], f"list {kind}s", limit=self._settings.page,
-            fields=list(_FIELDS[kind]),
+    def _release(self, volume: Thing) -> None:
+        """From servers that are gone. Raises Conflict where it can not be deleted."""
+        name, state = f"volume {volume['id']}", volume.get("status")
+        if state in _DELETABLE:
+            return
+        if state not in _HELD:
+            raise Conflict(f"{name} is {state}: it can be deleted when it is available; else the cloud's operator can")
+        held = list(
+            self._calls.pages(
+                "block_storage", "/attachments", "attachments", f"look at what uses {name}",
+                version=_ATTACHMENTS, volume_id=volume["id"],
+            )
         )  # fmt: skip
+        if not held or not all(one.get("instance") for one in held):
+            raise Conflict(f"{name} is {state}, and Cinder does not say by which server")
+        for one in held:
+            self._check_gone(one["instance"], name)
+        for one in held:
+            self._calls.tell(
+                "block_storage", "DELETE", f"/attachments/{one['id']}", f"detach {name}", version=_ATTACHMENTS
+            )
+
+    def _check_gone(self, server: str, what: str) -> None:
+        """Raises Conflict where it is not. One of ours that the cloud keeps for a while is ended for good by this."""
+        said = self._servers.one(server)
+        if said is None:
+            return
+        if said.get("status") == _KEPT and marks.is_ours(marks.of_metadata(said["metadata"]), self._cluster):
+            self._calls.tell(
+                "compute", "POST", f"/servers/{server}/action", f"end server {server}", body={"forceDelete": None}
+            )
+        raise Conflict(f"{what} is in use by server {server}")
+
+    def _addresses(self) -> list[Thing]:
         try:
-            for one in listed:
-                if marks.is_ours(_mark(kind, one), self._cluster):
-                    yield one
+            return list(self._ours.all(ADDRESSES))
         except NotFound:
-            if kind != FLOATING:
-                raise
-            # A cloud without routers has no such list.
+            return []  # A cloud without routers has no such list.
 
     def _volumes(self) -> Iterator[Thing]:
-        """Ours. Asked for where the cloud has a service for volumes, whether or not the settings use it still."""
-        if not self._calls.has("block-storage"):
-            return iter(())
-        ours = json.dumps({TAG_CLUSTER: self._cluster})
-        listed = self._calls.pages(
-            "block_storage", "/volumes/detail", "volumes", "list volumes", limit=self._settings.page, metadata=ours
-        )
-        return (one for one in listed if marks.is_ours(_mark(VOLUME, one), self._cluster))
+        """Asked for where the cloud has a service for volumes, whether or not the settings use it still."""
+        return self._ours.volumes() if self._calls.has("block-storage") else iter(())
 
     def _groups(self) -> list[Thing]:
         """Ours. Nova has no pages of them; a project has ten, as a rule."""
@@ -178,14 +184,9 @@ class Leftovers:
     def _named(self, kind: str, leftovers: Sequence[Leftover]) -> list[Thing]:
         """Those that are there, whoever's they are."""
         wanted = sorted({left.id for left in leftovers if left.kind == kind})
-        found: list[Thing] = []
         if kind in _NETWORK:
-            for start in range(0, len(wanted), _PART):
-                found += self._calls.pages(
-                    "network", f"/{_NETWORK[kind]}", _NETWORK[kind], f"look at {kind}s",
-                    id=wanted[start : start + _PART], fields=list(_FIELDS[kind]),
-                )  # fmt: skip
-            return [one for one in found if one["id"] in wanted]
+            return list(self._ours.named(_NETWORK[kind], wanted))
+        found: list[Thing] = []
         for one in wanted:
             service, path = _place(kind, one)
             try:

@@ -11,7 +11,6 @@ https://docs.openstack.org/api-ref/network/v2/#ports
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -32,13 +31,14 @@ from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.errors import Conflict
 from providers.openstack.networks import Networks
+from providers.openstack.ours import PORTS, Ours, claim_of
 from providers.openstack.pace import Pace
+from providers.openstack.servers import Servers
 from providers.openstack.settings import OpenStackSettings
 
 Thing = Mapping[str, Any]
 _PART = 50
-"""Claims to one call: their names must fit into one address, and their ports into the time limit of one call."""
-_VERSION = "2.1"
+"""Claims to one call: their ports must fit into its time limit."""
 FULL = "No more IP addresses available"
 _OF_ALL = (AuthFailed, CloudUnavailable, RateLimited)
 """What says nothing of one request in particular."""
@@ -63,6 +63,8 @@ class Ports:
         self._settings = settings
         self._calls = calls
         self._networks = networks
+        self._ours = Ours(cluster, settings, calls)
+        self._servers = Servers(settings, calls)
 
     def ensure(self, requests: Sequence[LaunchRequest], unasked: AbstractSet[str]) -> dict[str, Held | ProviderError]:
         """For each claim its ports, or why it has none.
@@ -89,7 +91,7 @@ class Ports:
             networks, groups = self._networks.networks(), self._networks.security_groups()
             found = self._found(part, len(networks))
             again = [request for request in part if request.claim_id in found.keys() - unasked]
-            servers = self._servers(again) if again else {}
+            servers = self._made() if again else {}
         except ProviderError as error:
             return dict.fromkeys((request.claim_id for request in part), error)
         done: dict[str, Held | ProviderError] = {}
@@ -137,20 +139,16 @@ class Ports:
         names = [_name(request, place) for request in part for place in range(networks)]
         claims = {request.claim_id for request in part}
         found: dict[str, list[Thing]] = {}
-        for port in self._calls.pages("network", "/ports", "ports", "list ports", name=names):
-            mark = marks.of_description(port.get("description"))
-            if mark is not None and marks.is_ours(mark, self._cluster) and mark.claim in claims:
-                found.setdefault(mark.claim, []).append(port)
+        for port in self._ours.where(PORTS, "name", names):
+            if (claim := claim_of(port)) in claims:
+                found.setdefault(claim, []).append(port)
         return found
 
-    def _servers(self, requests: Sequence[LaunchRequest]) -> dict[str, str]:
-        """Ids of the servers of claims that are asked for again."""
-        names = "|".join(re.escape(request.name) for request in requests)
+    def _made(self) -> dict[str, str]:
+        """Ids of our servers, by claim. By a filter Nova would find fewer; servers.py says why."""
         found: dict[str, str] = {}
-        for server in self._calls.pages(
-            "compute", "/servers/detail", "servers", "list servers", version=_VERSION, name=f"^({names})$"
-        ):
-            mark = marks.of_metadata(server.get("metadata"))
+        for server in self._servers.all():
+            mark = marks.of_metadata(server["metadata"])
             if mark is not None and marks.is_ours(mark, self._cluster):
                 found[mark.claim] = server["id"]
         return found

@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 from burstd.model.errors import CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
-from burstd.model.instance import TAG_CLUSTER
 from burstd.model.provider import LaunchRequest
 from providers.kept import Kept
 from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.images import Image
+from providers.openstack.ours import Ours
 from providers.openstack.pace import Pace
 from providers.openstack.settings import OpenStackSettings, RootVolume
 
@@ -39,7 +39,7 @@ class Volumes:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._cluster = cluster
+        self._ours = Ours(cluster, settings, calls)
         self._settings = settings
         self._calls = calls
         self._clock = clock
@@ -82,7 +82,7 @@ class Volumes:
         while waiting:
             states: dict[str, str] = {}
             try:
-                states = {one["id"]: one["status"] for one in self._ours()}
+                states = {one["id"]: one["status"] for one in self._ours.volumes()}
             except ProviderError as error:
                 why = str(error)
             late = self._clock() >= until
@@ -117,7 +117,7 @@ class Volumes:
     def _earlier(self, claims: frozenset[str]) -> dict[str, str | ProviderError]:
         """Of claims that were asked for before. What Cinder could not fill is a leftover."""
         found: dict[str, str | ProviderError] = {}
-        for volume in sorted(self._ours(), key=lambda one: str(one["id"])) if claims else ():
+        for volume in sorted(self._ours.volumes(), key=lambda one: str(one["id"])) if claims else ():
             mark = marks.of_metadata(volume.get("metadata"))
             state = volume["status"]
             if mark is None or mark.claim not in claims or state in _BROKEN:
@@ -129,12 +129,6 @@ class Volumes:
                     f"volume {volume['id']} of this claim is in state '{state}': a server has it already"
                 )
         return found
-
-    def _ours(self) -> list[Mapping[str, Any]]:
-        listed = self._calls.pages(
-            "block_storage", "/volumes/detail", "volumes", "list volumes", metadata=str({TAG_CLUSTER: self._cluster})
-        )
-        return [one for one in listed if marks.is_ours(marks.of_metadata(one.get("metadata")), self._cluster)]
 
     def _make(self, request: LaunchRequest, root: RootVolume, image: Image, zones: frozenset[str]) -> str:
         """Without an answer there may be one, which its mark finds, but surely no server."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlencode
 
 from burstd.model.errors import BadRequest, NotFound, ProviderError, QuotaExceeded
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
@@ -17,6 +17,7 @@ from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
 
 CLUSTER = "ours"
+PROJECT = "p1"
 Thing = dict[str, Any]
 Errors = dict[str, list[ProviderError | None]]
 
@@ -82,7 +83,7 @@ class Project(Calls):
             if path == "/os-server-groups":
                 return {"server_groups": list(self.things["os-server-groups"].values())}
             if path == "/images":
-                return self._glance(**query)
+                return self._glance(**{key: said[0] if isinstance(said, list) else said for key, said in query.items()})
             assert path.startswith("/images/"), path
             found = next((one for one in self.images if path == f"/images/{one['id']}"), None)
             if found is None:
@@ -92,6 +93,8 @@ class Project(Calls):
     def pages(
         self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
     ) -> Iterator[Mapping[str, Any]]:
+        if path == "/images":
+            return super().pages(service, path, key, what, version=version, **query)
         _fits(service, path, what, version)
         with self._guard:
             self.said.append((f"GET {path}", query))
@@ -103,20 +106,32 @@ class Project(Calls):
             tables = {"networks": self.networks, "security_groups": self.groups}
             kind = path.strip("/").partition("/")[0]
             listed = list(self.things[kind].values()) if kind in self.things else tables[key]
-            lists = {name: value for name, value in query.items() if isinstance(value, list)}
-            if kind == "servers":
-                listed = [one for one in listed if re.search(query["name"], one["name"])]
-            found = [one for one in listed if all(one.get(name) in value for name, value in lists.items())]
+            assert kind != "servers" or query.keys() <= {"limit"}, (
+                "what Nova finds by a filter is not all that there is"
+            )
+            wanted = {name: value for name, value in query.items() if name not in ("fields", "limit", "metadata")}
+            found = [one for one in listed if all(one.get(name) in value for name, value in wanted.items())]
         return iter([dict(one) for one in found])
 
-    def _glance(self, status: str, limit: int, name: str = "", sort: str = "", marker: str = "") -> Any:
+    def project(self) -> str:
+        return PROJECT
+
+    def _glance(self, status: str, limit: str, name: str = "", sort: str = "", marker: str = "") -> Any:
+        said = {
+            "status": status,
+            "limit": limit,
+            **({"name": name} if name else {}),
+            **({"sort": sort} if sort else {}),
+        }
         assert sort in ("", "created_at:desc,id:desc")
         found = [one for one in self.images if one["status"] == status and name in ("", one["name"])]
         if sort:
             found.sort(key=lambda one: (one["created_at"], one["id"]), reverse=True)
         start = next((place + 1 for place, one in enumerate(found) if one["id"] == marker), 0)
-        page = found[start : start + limit]
-        return {"images": page, **({"next": "/v2/images?marker=x"} if len(found) > start + limit else {})}
+        page = found[start : start + int(limit)]
+        if len(found) <= start + int(limit):
+            return {"images": page}
+        return {"images": page, "next": f"/v2/images?{urlencode({**said, 'marker': page[-1]['id']})}"}
 
     def tell(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
         kind, _, one = path.strip("/").partition("/")
@@ -184,7 +199,10 @@ class Project(Calls):
 
     def _keep(self, kind: str, body: Thing) -> Thing:
         self._next += 1
-        made = {"id": f"{kind}-{self._next:04}", "created_at": f"2030-01-01T00:{self._next:04}", **body}
+        made = {
+            "id": f"{kind}-{self._next:04}", "created_at": f"2030-01-01T00:{self._next:04}", "project_id": PROJECT,
+            **body,
+        }  # fmt: skip
         self.things[kind][made["id"]] = made
         return dict(made)
 
@@ -196,6 +214,7 @@ def _fits(service: str, path: str, what: str, version: str) -> None:
     assert service == homes.get(kind, "compute" if kind in ("servers", "os-server-groups") else "network")
     assert what
     assert version or (service, kind) != ("compute", "servers")
+    assert path != "/servers/detail" or version == "2.69"
 
 
 def image(name: str, of: str = "", **more: Any) -> Thing:
@@ -206,7 +225,7 @@ def image(name: str, of: str = "", **more: Any) -> Thing:
 
 
 def thing(of: str, name: str) -> Thing:
-    return {"id": of, "name": name, "project_id": "p1"}
+    return {"id": of, "name": name, "project_id": PROJECT}
 
 
 def _next(errors: Errors, what: str) -> None:

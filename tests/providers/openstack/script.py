@@ -8,11 +8,11 @@ from typing import Any
 from burstd.model.errors import ProviderError
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
-from tests.providers.openstack.project import settings
+from tests.providers.openstack.project import PROJECT, settings
 
 SERVICES = {
     "servers": "compute", "os-server-groups": "compute", "ports": "network", "floatingips": "network",
-    "volumes": "block_storage",
+    "volumes": "block_storage", "attachments": "block_storage",
 }  # fmt: skip
 Answer = Callable[[dict[str, Any]], Any] | ProviderError | Any
 
@@ -32,15 +32,20 @@ class Script(Calls):
     def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
         if path.startswith("/servers"):
             assert version == "2.69", "older ones say nothing of cells that are down"
+        _of_cinder(path, version)
         return self._answer(service, f"GET {path}", what, query)
 
     def tell(self, service: str, method: str, path: str, what: str, *, body: Any = None, version: str = "") -> Any:
-        assert not version
+        assert not version or service == "block_storage"
+        _of_cinder(path, version)
         return self._answer(service, f"{method} {path}", what, body)
 
     def has(self, service_type: str) -> bool:
         assert service_type == "block-storage"
         return self.volumes
+
+    def project(self) -> str:
+        return PROJECT
 
     def changed(self) -> list[str]:
         return sorted(one for one in self.said if not one.startswith("GET "))
@@ -58,3 +63,7 @@ class Script(Calls):
         if isinstance(found, ProviderError):
             raise found
         return found
+
+
+def _of_cinder(path: str, version: str) -> None:
+    assert path.startswith("/attachments") == (version == "3.27"), "older ones have no attachments"

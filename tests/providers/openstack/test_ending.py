@@ -7,14 +7,16 @@ import pytest
 from burstd.model.errors import BadRequest, CloudUnavailable, NotFound
 from providers.openstack import marks
 from providers.openstack.ending import Ending
-from tests.providers.openstack.project import settings
+from tests.providers.openstack.project import PROJECT, settings
 from tests.providers.openstack.script import Answer, Script
 
 A, B, C = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "abc")
 
 
 def port(name: str, server: str, cluster: str = "ours") -> dict[str, Any]:
-    return {"id": name, "device_id": server, "description": marks.description(cluster, "c1")}
+    return {
+        "id": name, "device_id": server, "description": marks.description(cluster, "c1"), "project_id": PROJECT
+    }  # fmt: skip
 
 
 def ports(*some: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +40,8 @@ def ending(listed: Answer, answers: dict[str, Answer] | None = None, **more: Any
 
 def test_a_port_goes_once_nova_has_let_go_of_it() -> None:
     """Each as soon as it is free; a neighbour's on our server, if it ever came to that, stays."""
-    both = ports(port("p-a", A), port("p-a2", A), port("p-b", B), port("p-n", B, "ours2"))
+    theirs = port("p-o", B) | {"project_id": "p2"}
+    both = ports(port("p-a", A), port("p-a2", A), port("p-b", B), port("p-n", B, "ours2"), theirs)
     room, script = ending([both, both, ports(port("p-b", B), port("p-n", B, "ours2")), ports()])
     room.terminate([A, B, A])
     assert script.said == [
@@ -57,8 +60,8 @@ def test_a_port_that_does_not_come_free_is_left_for_later() -> None:
 
 def test_floating_ips_go_before_their_ports() -> None:
     floating = [
-        {"id": "f1", "description": marks.description("ours", "c1")},
-        {"id": "f2", "description": "somebody's own"},
+        {"id": "f1", "description": marks.description("ours", "c1"), "project_id": PROJECT},
+        {"id": "f2", "description": "somebody's own", "project_id": PROJECT},
     ]
     room, script = ending(
         [ports(port("p-a", A)), ports()], {"GET /floatingips": {"floatingips": floating}}, floating_network="out"

@@ -27,7 +27,7 @@ from providers.openstack.launch import Launching
 from providers.openstack.networks import Networks
 from providers.openstack.ports import Ports
 from providers.openstack.volumes import Volumes
-from tests.providers.openstack.project import CLUSTER, Killed, Project, many, request, settings
+from tests.providers.openstack.project import CLUSTER, PROJECT, Killed, Project, many, request, settings
 
 ALL = {
     "networks": ["front", "back"],
@@ -163,6 +163,32 @@ def test_a_second_launch_of_one_claim_makes_no_second_machine() -> None:
     assert left(project) == {"ports": 2, "floatingips": 1, "volumes": 1, "servers": 1}, "nothing is taken from it"
 
 
+def test_second_launches_of_many_claims_make_no_second_machines() -> None:
+    """Nova has not given the servers their ports yet."""
+    project = Project()
+    project.loses["POST /servers"] = [OutcomeUnknown("no answer came")] * 3
+    room = launching(project, side_by_side=1)
+    room.serve(many(3))
+    for port in project.things["ports"].values():
+        port["device_id"] = ""
+    before = set(project.things["ports"])
+    assert causes(room.serve(many(4))) == ["unknown"] * 3 + [""]
+    assert before < set(project.things["ports"]), "nothing is taken from them"
+    assert left(project) == {"ports": 4, "servers": 4}
+
+
+def test_a_server_that_cannot_be_seen_is_there() -> None:
+    project = Project()
+    project.loses["POST /servers"] = [OutcomeUnknown("no answer came")]
+    room = launching(project)
+    room.serve([request("c1")])
+    (server,), (port,) = project.things["servers"].values(), project.things["ports"].values()
+    del server["metadata"]
+    port["device_id"] = ""
+    assert causes(room.serve([request("c1")])) == ["unavailable"]
+    assert left(project) == {"ports": 1, "servers": 1}
+
+
 def test_a_first_call_that_is_carried_out_late_finds_no_ports() -> None:
     """Nova froze with it in hand. What it may use is gone before the second call is made."""
     project = Project()
@@ -209,12 +235,14 @@ def test_throttling_does_not_hide_an_earlier_call() -> None:
 
 def test_a_neighbours_port_of_our_name_is_not_used() -> None:
     project = Project()
-    theirs = {"id": "x", "name": "ours-c1", "network_id": "n-front", "device_id": "", "created_at": ""}
+    theirs = {"id": "x", "name": "ours-c1", "network_id": "n-front", "device_id": "", "project_id": PROJECT}
     project.things["ports"]["x"] = {**theirs, "description": marks.description("ours2", "c1")}
     project.things["ports"]["y"] = {**theirs, "id": "y", "description": "burstd-cluster=ours"}
+    ours = {"description": marks.description(CLUSTER, "c1"), "project_id": "p2"}
+    project.things["ports"]["z"] = {**theirs, "id": "z", **ours}
     assert causes(launching(project).serve([request("c1")])) == [""]
-    assert len(project.things["ports"]) == 3
-    assert project.things["ports"]["x"]["device_id"] == project.things["ports"]["y"]["device_id"] == ""
+    assert len(project.things["ports"]) == 4
+    assert {project.things["ports"][one]["device_id"] for one in "xyz"} == {""}
 
 
 REFUSALS = [
@@ -223,6 +251,11 @@ REFUSALS = [
     (NotFound("no such endpoint"), BadRequest),
     (BadRequest("The requested availability zone is not available"), InsufficientCapacity),
     (CloudUnavailable("a balancer found none"), CloudUnavailable),
+    (BadRequest("Port id ports-0002 could not be found."), CloudUnavailable),
+    (BadRequest("Block Device Mapping is Invalid: failed to get volume volumes-0006."), CloudUnavailable),
+    (BadRequest("Flavor f-small could not be found."), CloudUnavailable),
+    (BadRequest("Can not find requested image"), CloudUnavailable),
+    (BadRequest("Security group ports-0002x could not be found."), BadRequest),
 ]
 
 
@@ -249,6 +282,16 @@ def test_without_its_parts_there_is_no_server(refused: str, lost: bool) -> None:
     assert type(error(found)) is (CloudUnavailable if lost else QuotaExceeded)
     kept = {"POST /ports": {"ports": 2}, "POST /floatingips": {"floatingips": 1}, "POST /volumes": {"volumes": 1}}
     assert left(project) == (kept[refused] if lost else {})
+
+
+@pytest.mark.parametrize("refused", ["POST /ports", "POST /floatingips", "POST /volumes", "POST /os-server-groups"])
+def test_what_is_not_there_is_for_people_to_mend(refused: str) -> None:
+    """A network that was deleted, say, or a service that lacks a call: to ask again soon is of no use."""
+    project = Project()
+    project.refuses[refused] = [NotFound("Network n could not be found.")]
+    found = launching(project, **ALL).serve([request("c1", gang="7")])
+    assert type(error(found)) is BadRequest
+    assert project.count("POST /servers") == 0
 
 
 def test_a_quota_of_ports_gives_some_theirs() -> None:

@@ -9,24 +9,30 @@ from burstd.model.instance import Leftover
 from providers.openstack import marks
 from providers.openstack.errors import Conflict
 from providers.openstack.leftovers import Leftovers
-from tests.providers.openstack.project import settings
+from tests.providers.openstack.project import PROJECT, settings
 from tests.providers.openstack.script import Answer, Script
 
 NOW = 1_000_000.0
 
 
 def port(name: str, server: str = "", cluster: str = "ours") -> dict[str, Any]:
-    return {"id": name, "device_id": server, "description": marks.description(cluster, f"c-{name}")}
+    description = marks.description(cluster, f"c-{name}")
+    return {"id": name, "device_id": server, "description": description, "project_id": PROJECT}
 
 
 def floating(name: str, port_id: str | None, cluster: str = "ours") -> dict[str, Any]:
-    return {"id": name, "port_id": port_id, "description": marks.description(cluster, f"c-{name}")}
+    description = marks.description(cluster, f"c-{name}")
+    return {"id": name, "port_id": port_id, "description": description, "project_id": PROJECT}
 
 
 def volume(name: str, server: str = "", cluster: str = "ours", status: str = "available") -> dict[str, Any]:
     attached = [{"server_id": server}] if server else []
     metadata = {"burstd-cluster": cluster, "burstd-claim": f"c-{name}"}
     return {"id": name, "status": status, "attachments": attached, "metadata": metadata}
+
+
+def server(status: str = "ACTIVE", cluster: str = "ours") -> dict[str, Any]:
+    return {"id": "s1", "status": status, "metadata": {"burstd-cluster": cluster}}
 
 
 def group(name: str, age: float = 7200, members: int = 0, cluster: str = "ours") -> dict[str, Any]:
@@ -37,7 +43,8 @@ def leftovers(answers: dict[str, Answer], *, volumes: bool = True, **more: Any) 
     of = settings(side_by_side=1, **more)
     nothing: dict[str, Answer] = {
         "GET /ports": {"ports": []}, "GET /floatingips": {"floatingips": []}, "GET /volumes/detail": {"volumes": []},
-        "GET /os-server-groups": {"server_groups": []}, "GET /servers": {"servers": [{"id": "s1"}]},
+        "GET /os-server-groups": {"server_groups": []},
+        "GET /servers/detail": {"servers": [{"id": "s1", "metadata": {}}]},
     }  # fmt: skip
     script = Script({**nothing, **answers}, of, volumes=volumes)
     return Leftovers("cloud", "ours", of, script, lambda: NOW), script
@@ -49,9 +56,11 @@ def left(kind: str, name: str, server: str = "") -> Leftover:
 
 ALL: dict[str, Answer] = {
     "GET /ports": {"ports": [port("p1", "s1"), port("p2"), port("p3", "s-gone"), port("p4", cluster="ours2"),
-                             {"id": "p5", "device_id": "", "description": ""}]},
+                             {"id": "p5", "device_id": "", "description": "", "project_id": PROJECT},
+                             port("p6") | {"project_id": "p2"}]},
     "GET /floatingips": {"floatingips": [floating("f1", "p1"), floating("f2", "p2"), floating("f3", None),
-                                         floating("f4", "p-somebodys"), floating("f5", None, "ours2")]},
+                                         floating("f4", "p-somebodys"), floating("f5", None, "ours2"),
+                                         floating("f6", None) | {"project_id": "p2"}]},
     "GET /volumes/detail": {"volumes": [volume("v1", "s1"), volume("v2"), volume("v3", cluster="ours2")]},
     "GET /os-server-groups": {"server_groups": [group("g1"), group("g2", members=1), group("g3", age=10),
                                                 group("g4", cluster="ours2"), group("g6", age=-7200),
@@ -68,8 +77,9 @@ def test_what_is_left_and_what_is_in_use() -> None:
         left("volume", "v1", "s1"), left("volume", "v2"),
         left("server-group", "g1"), left("server-group", "g6"),
     ]  # fmt: skip
-    assert script.said[-1] == "GET /servers", "last, so that a server is in the list whose port is"
+    assert script.said[-1] == "GET /servers/detail", "last, so that a server is in the list whose port is"
     assert len(script.said) == 5
+    assert [query.get("project_id") for query in script.queries] == [PROJECT, PROJECT, None, None, None]
 
 
 def test_what_a_cloud_lacks_is_not_asked_for() -> None:
@@ -78,7 +88,7 @@ def test_what_a_cloud_lacks_is_not_asked_for() -> None:
     assert script.said == ["GET /ports", "GET /floatingips", "GET /os-server-groups"]
 
 
-@pytest.mark.parametrize("what", [*ALL, "GET /servers"])
+@pytest.mark.parametrize("what", [*ALL, "GET /servers/detail"])
 def test_half_a_list_is_none(what: str) -> None:
     room, _ = leftovers({**ALL, what: CloudUnavailable("no answer")})
     with pytest.raises(CloudUnavailable):
@@ -126,7 +136,7 @@ def test_floating_ips_go_before_ports_and_one_that_fails_keeps_no_other() -> Non
     room, script = leftovers({
         "GET /ports": {"ports": [port("p1", "s1"), port("p2"), port("p3", "s-gone")]},
         "GET /floatingips": {"floatingips": [floating("f1", "p2")]},
-        "GET /servers/s1": {"server": {}}, "GET /servers/s-gone": NotFound("none"),
+        "GET /servers/s1": {"server": server()}, "GET /servers/s-gone": NotFound("none"),
         "DELETE /floatingips/f1": CloudUnavailable("no answer"),
     })  # fmt: skip
     with pytest.raises(CloudUnavailable):
@@ -136,19 +146,86 @@ def test_floating_ips_go_before_ports_and_one_that_fails_keeps_no_other() -> Non
     ]  # fmt: skip
 
 
-VOLUMES = [("available", True), ("error", True), ("error_deleting", True), ("deleting", None), ("in-use", False),
+@pytest.mark.parametrize("kind", ["port", "floating-ip"])
+def test_another_projects_is_not_ours(kind: str) -> None:
+    """Whose network it is sees its ports, and may delete them."""
+    ours, _, _, _ = KINDS[kind]
+    room, script = leftovers(looked_at(kind, ours | {"project_id": "p2"}))
+    with pytest.raises(BadRequest, match=f"another project's: {kind} x"):
+        room.remove([left(kind, "x")])
+    assert script.changed() == []
+
+
+def test_a_port_that_nova_did_not_let_go_of() -> None:
+    """Neutron refuses to delete it as long as it says that it is a machine's."""
+    free = {"port": {"device_id": "", "device_owner": ""}}
+    room, script = leftovers({"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": NotFound("none")})
+    room.remove([left("port", "x")])
+    assert script.said[-2:] == ["PUT /ports/x", "DELETE /ports/x"]
+    assert script.queries[-2:] == [free, None]
+    room, script = leftovers({"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": {"server": server()}})
+    with pytest.raises(Conflict, match="s1"):
+        room.remove([left("port", "x")])
+    room, script = leftovers({"GET /ports": {"ports": [port("x", "s1")]}, "GET /servers/s1": {"server": {"id": "s1"}}})
+    with pytest.raises(CloudUnavailable):
+        room.remove([left("port", "x")])
+    assert script.changed() == [], "it is there, in a cell that is down"
+
+
+USED: dict[str, Any] = {
+    "port": {"GET /ports": {"ports": [port("x", "s1")]}},
+    "volume": {
+        "GET /volumes/x": {"volume": volume("x", "s1", status="in-use")},
+        "GET /attachments": {"attachments": [{"id": "a1", "instance": "s1"}]},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", USED)
+@pytest.mark.parametrize("cluster", ["ours", "ours2"])
+def test_a_server_that_the_cloud_keeps_for_a_while_is_ended_for_good(kind: str, cluster: str) -> None:
+    """What it uses goes the next time."""
+    kept = {"GET /servers/s1": {"server": server("SOFT_DELETED", cluster)}}
+    room, script = leftovers({**USED[kind], **kept})
+    with pytest.raises(Conflict, match="s1"):
+        room.remove([left(kind, "x")])
+    assert script.changed() == (["POST /servers/s1/action"] if cluster == "ours" else [])
+    assert (script.queries[-1] == {"forceDelete": None}) == (cluster == "ours")
+
+
+VOLUMES = [("available", True), ("error", True), ("deleting", None), ("error_deleting", False), ("in-use", False),
            ("creating", False)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("status", "removed"), VOLUMES)
 def test_volumes_by_their_state(status: str, removed: bool | None) -> None:
-    room, script = leftovers({"GET /volumes/x": {"volume": volume("x", status=status)}})
+    """In use, and nobody says by whom, it stays."""
+    room, script = leftovers({
+        "GET /volumes/x": {"volume": volume("x", status=status)},
+        "GET /attachments": {"attachments": []},
+    })  # fmt: skip
     if removed is False:
         with pytest.raises(Conflict, match=status):
             room.remove([left("volume", "x")])
     else:
         room.remove([left("volume", "x")])
     assert bool(script.changed()) == bool(removed)
+
+
+@pytest.mark.parametrize("status", ["reserved", "attaching", "in-use", "detaching"])
+def test_a_volume_that_a_server_took_along_into_nothing(status: str) -> None:
+    held = [{"id": "a1", "instance": "s-gone"}, {"id": "a2", "instance": "s1"}]
+    answers: dict[str, Answer] = {
+        "GET /volumes/x": {"volume": volume("x", status=status)}, "GET /attachments": {"attachments": held},
+        "GET /servers/s-gone": NotFound("none"), "GET /servers/s1": {"server": server()},
+    }  # fmt: skip
+    room, script = leftovers(answers)
+    with pytest.raises(Conflict, match="s1"):
+        room.remove([left("volume", "x")])
+    assert script.changed() == []
+    del held[1]
+    room.remove([left("volume", "x")])
+    assert script.said[-2:] == ["DELETE /attachments/a1", "DELETE /volumes/x"]
 
 
 @pytest.mark.parametrize("said", [group("x", members=1), group("x", age=10)])

@@ -9,7 +9,7 @@ from burstd.model.instance import Instance, InstanceState
 from providers.openstack import marks
 from providers.openstack.errors import Conflict
 from providers.openstack.listing import Listing
-from tests.providers.openstack.project import settings
+from tests.providers.openstack.project import PROJECT, settings
 from tests.providers.openstack.script import Answer, Script
 
 LIST = "GET /servers/detail"
@@ -105,18 +105,31 @@ def test_its_address_is_the_one_in_the_first_network(addresses: dict[str, Any], 
     assert one(server(addresses=addresses)).address == found
 
 
-def test_a_floating_ip_is_its_address() -> None:
-    def floating(claim: str, port: str | None, address: str, cluster: str = "ours") -> dict[str, Any]:
-        return {"description": marks.description(cluster, claim), "port_id": port, "floating_ip_address": address}
+def floating(claim: str, address: str, fixed: str | None = "10.0.0.4", **more: Any) -> dict[str, Any]:
+    return {
+        "description": marks.description(more.pop("cluster", "ours"), claim), "project_id": PROJECT, "port_id": "p",
+        "floating_ip_address": address, "fixed_ip_address": fixed, **more,
+    }  # fmt: skip
 
+
+def test_a_floating_ip_is_its_address() -> None:
     listed = {"floatingips": [
-        floating("c1", "p1", "192.0.2.1"), floating("c2", None, "192.0.2.2"),
-        floating("c3", "p3", "192.0.2.3", "ours2"),
-        {"description": "", "port_id": "p4", "floating_ip_address": "192.0.2.4"},
+        floating("c1", "192.0.2.1"), floating("c2", "192.0.2.2", None, port_id=None),
+        floating("c3", "192.0.2.3", cluster="ours2"), floating("c4", "192.0.2.4", project_id="p2"),
+        floating("c5", "192.0.2.5", description=""),
     ]}  # fmt: skip
-    said = [server(number, addresses={"front": [V4]}) for number in (1, 2, 3)]
-    room, _ = listing(page(*said), {"GET /floatingips": listed}, floating_network="out")
-    assert [one.address for one in room.instances()] == ["192.0.2.1", "", ""]
+    said = [server(number, addresses={"back": [OTHER], "front": [V4]}) for number in range(1, 6)]
+    room, script = listing(page(*said), {"GET /floatingips": listed}, floating_network="out")
+    assert [one.address for one in room.instances()] == ["192.0.2.1", "", "", "", ""]
+    assert script.queries[0]["project_id"] == PROJECT
+
+
+def test_a_second_machine_of_a_claim_has_not_the_address_of_the_first() -> None:
+    """Else the first one's job would keep it alive."""
+    listed = {"floatingips": [floating("c1", "192.0.2.1")]}
+    first, second = server(1, addresses={"front": [V4]}), {**server(1, addresses={"front": [OTHER]}), "id": "s2"}
+    room, _ = listing(page(first, second), {"GET /floatingips": listed}, floating_network="out")
+    assert [(one.claim_id, one.address) for one in room.instances()] == [("c1", "192.0.2.1"), ("c1", "")]
 
 
 def test_nova_is_asked_for_all_of_the_project_without_a_limit() -> None:
@@ -133,8 +146,6 @@ def test_a_list_with_a_cell_down_is_no_list() -> None:
     room, _ = listing(page(DOWN, server()))
     with pytest.raises(CloudUnavailable, match="s9"):
         list(room.instances())
-    with pytest.raises(CloudUnavailable):
-        list(room.servers())
 
 
 BOTH = [page(server(1), server(2), more=True), page(server(3))]
@@ -147,18 +158,29 @@ LOOKED_UP: list[tuple[Answer, list[str]]] = [
 ]
 
 
+@pytest.mark.parametrize("lists", [[BOTH[0], page(server(9, cluster=""))], [page(server(2), server(1))]])
 @pytest.mark.parametrize(("said", "found"), LOOKED_UP)
-def test_what_later_pages_lack_is_looked_up_before_it_counts_as_gone(said: Answer, found: list[str]) -> None:
-    room, script = listing([*BOTH, BOTH[0], page(server(9, cluster="")), page(server(1))], {"GET /servers/s3": said})
+def test_what_a_list_lacks_is_looked_up_before_it_counts_as_gone(
+    said: Answer, found: list[str], lists: list[Answer]
+) -> None:
+    """One page may be cut short, too."""
+    room, script = listing([*BOTH, *lists, page(server(1), server(2))], {"GET /servers/s3": said})
     assert [one.id for one in room.instances()] == ["s1", "s2", "s3"]
     if found:
-        assert [one.id for one in room.instances()] == found
+        assert sorted(one.id for one in room.instances()) == found
         assert script.said.count("GET /servers/s3") == 1
-        assert [one.id for one in room.instances()] == ["s1"], "a list of one page is whole"
-        assert script.said.count("GET /servers/s3") == 1
+        assert sorted(one.id for one in room.instances()) == found
+        assert script.said.count("GET /servers/s3") == 1 + ("s3" in found), "once it is gone it is gone"
     else:
         with pytest.raises(CloudUnavailable):
             list(room.instances())
+
+
+def test_what_is_gone_is_looked_up_once() -> None:
+    kept = {"server": server(3, "SOFT_DELETED")}
+    room, script = listing([page(server(3)), page()], {"GET /servers/s3": kept})
+    assert [[one.state for one in room.instances()] for _ in range(3)] == [[RUNNING], [STOPPING], []]
+    assert script.said.count("GET /servers/s3") == 1
 
 
 def test_what_is_on_its_way_out_is_not_looked_up() -> None:
