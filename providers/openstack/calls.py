@@ -68,10 +68,11 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - openstacksdk lets through what requests, files and parsers raise
             from providers.openstack import access  # noqa: PLC0415 - see above
 
-            if access.is_stale(error):
+            meant = access.translated(error, what, changes=changes, sent=self._here.sent)
+            if access.is_stale(error) or isinstance(meant, AuthFailed):
                 self._forget()
             # Without the cause: what Keystone said of a request may repeat it, and would be in a traceback.
-            raise access.translated(error, what, changes=changes, sent=self._here.sent) from None
+            raise meant from None
 
     def ask(self, service: str, path: str, what: str, *, version: str = "", **query: Any) -> Any:
         """One GET; the JSON that it answers. ``service``: an attribute of the connection, ``compute``, ``network``,
@@ -111,19 +112,26 @@ class Calls:
             if not more:
                 return
             # The address itself may be one that only the service behind a balancer knows.
-            query, first = parse_qs(urlsplit(more).query), False
+            before, query, first = query, parse_qs(urlsplit(more).query), False
+            if query == before:
+                raise CloudUnavailable(f"cannot {what}: page after page is the same: is there a proxy in between?")
 
     def has(self, service_type: str) -> bool:
         """Whether the project's service catalogue has it: ``block-storage``, ``network`` ..."""
-        connection = self.connection
-        with self.told(changes=False, what="read the service catalogue"):
-            config = connection.config
-            found = connection.session.auth.get_access(connection.session).service_catalog.get_endpoints(
-                service_type=config.get_service_type(service_type),
-                interface=config.get_interface(service_type),
-                region_name=config.get_region_name(service_type),
-            )
-            return any(found.values())
+        return bool(self._regions(service_type))
+
+    def region(self, service_type: str = "compute") -> str:
+        """Of the settings, of clouds.yaml, or the only one. Raises BadRequest where this service is in several.
+
+        Each service would be that of any region otherwise, today this and tomorrow that: servers would look gone.
+        """
+        found = self._settings.region or self.connection.config.get_region_name(service_type)
+        if found:
+            return str(found)
+        several = self._regions(service_type)
+        if len(several) > 1:
+            raise BadRequest(f"this cloud has the regions {', '.join(several)}: set region, a provider for each")
+        return "".join(several)
 
     def project(self) -> str:
         """Id of the one that the credentials are for."""
@@ -137,8 +145,22 @@ class Calls:
         if connection is not None:
             connection.close()
 
+    def _regions(self, service_type: str) -> list[str]:
+        """Where the service catalogue has it, of those that the credentials are for."""
+        connection = self.connection
+        with self.told(changes=False, what="read the service catalogue"):
+            config = connection.config
+            found = connection.session.auth.get_access(connection.session).service_catalog.get_endpoints_data(
+                service_type=config.get_service_type(service_type),
+                interface=config.get_interface(service_type),
+                region_name=config.get_region_name(service_type),
+            )
+            return sorted({one.region_name or "" for several in found.values() for one in several})
+
     def _call(self, service: str, method: str, path: str, what: str, version: str, **words: Any) -> Any:
         connection, changes = self.connection, method not in _READS
+        if service != "identity":
+            self.region(service.replace("_", "-"))
         with self.told(changes=False, what=what):
             proxy = getattr(connection, service)
             headers = {"microversion": self._version(service, proxy, version)} if version else {}

@@ -15,8 +15,7 @@ from providers.openstack.calls import Calls
 from providers.openstack.flavors import Flavor, parsed
 from providers.openstack.settings import OpenStackSettings
 
-_FLAVORS_S = 6 * 3600.0
-_ZONES_S = 300.0
+_KEPT_S = 300.0
 _VERSION = "2.61"
 """The first microversion that gives flavors with their extra specs."""
 
@@ -44,12 +43,12 @@ class Catalog:
         self._name = name
         self._settings = settings
         self._calls = calls
-        self._flavors = Kept(self._read_flavors, _FLAVORS_S, clock)
-        self._zones = Kept(self._read_zones, _ZONES_S, clock)
+        self._flavors = Kept(self._read_flavors, _KEPT_S, clock)
+        self._zones = Kept(self._read_zones, _KEPT_S, clock)
 
     def offers(self) -> Sequence[Offer]:
         """One for each flavor and zone. Raises BadRequest where there is none at all."""
-        zones, region = self.zones(), self._region()
+        zones, region = self.zones(), self._calls.region()
         offers = [
             self._offer(flavor, price, zone, region)
             for flavor in self.flavors().values()
@@ -130,13 +129,6 @@ class Catalog:
             f"every flavor of {words} lacks a price in prices, or has a device that gpus does not name: "
             f"{', '.join(sorted({device for devices in unnamed.values() for device in devices}))}"
         )
-
-    def _region(self) -> str:
-        if self._settings.region:
-            return self._settings.region
-        connection = self._calls.connection
-        with self._calls.told(changes=False, what="read the region of clouds.yaml"):
-            return connection.config.get_region_name("compute") or ""
 
     def _read_flavors(self) -> _Flavors:
         """One list, page by page. Nova before 2.61, and one that hides them, is asked for each flavor's extra specs."""

@@ -37,9 +37,9 @@ def check(
         yield Finding("all else", None, "not looked at: it takes these services")
         return
     named = yield from _images(settings, images, words)
-    there = yield from check_network.networks(settings, calls, networks, project)
+    there, family = yield from check_network.networks(settings, calls, networks, project)
     yield from check_network.floating(settings, calls, networks, there, project)
-    yield from check_network.groups(settings, calls, networks, project)
+    yield from check_network.groups(settings, calls, networks, project, family)
     flavors = yield from check_supply.offers(settings, catalog)
     yield from _fits(settings, named, flavors)
     yield from check_supply.volume_type(settings, calls)

@@ -100,9 +100,10 @@ def services(settings: OpenStackSettings, calls: Calls) -> Generator[Finding, No
     """Whether there are those that the rest of the check asks; findings on all that burstd needs."""
     wanted = ["compute", "network", "image", *(["block-storage"] if settings.root is not None else [])]
     try:
+        calls.region()
         lacking = [service for service in wanted if not calls.has(service)]
     except ProviderError as error:
-        yield failed("services", error, "look at 'openstack catalog list'")
+        yield failed("services", error, "set region, or look at 'openstack catalog list'")
         return False
     if lacking:
         yield from _lacking(lacking, len(lacking) == len(wanted))

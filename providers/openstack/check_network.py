@@ -14,6 +14,7 @@ from providers.openstack.networks import Networks
 from providers.openstack.settings import OpenStackSettings
 
 _SSH, _SLURMD, _SLURMCTLD = 22, 6818, 6817
+_V4 = "IPv4"
 _FEW = 16
 """Free addresses of a network below which they soon run out."""
 Thing = Mapping[str, Any]
@@ -21,8 +22,11 @@ Thing = Mapping[str, Any]
 
 def networks(
     settings: OpenStackSettings, calls: Calls, known: Networks, project: str
-) -> Generator[Finding, None, Sequence[Thing]]:
-    """Each one: up, with subnets and addresses left. Returns those that are there, in the settings' order."""
+) -> Generator[Finding, None, tuple[Sequence[Thing], str]]:
+    """Each one: up, with subnets and addresses left.
+
+    Returns those that are there, in the settings' order, and of which family burstd's address of a machine is.
+    """
     try:
         ids = known.networks()
         listed = calls.pages("network", "/networks", "networks", "list networks", id=list(ids))
@@ -31,13 +35,14 @@ def networks(
         subnets = list(listed)
     except ProviderError as error:
         yield failed("networks", error, "set networks to some of 'openstack network list'")
-        return ()
+        return (), _V4
     there = [found[one] for one in ids if one in found]
     for network in there:
         word = next(word for word in settings.networks if word in (network["id"], network["name"]))
         own = [one for one in subnets if one["network_id"] == network["id"]]
         yield _network(settings, calls, f"network {word}", network, own, project)
-    return there
+    first = {one["ip_version"] for one in subnets if there and one["network_id"] == there[0]["id"]}
+    return there, "IPv6" if first == {6} and not settings.floating_network else _V4
 
 
 def _network(
@@ -82,12 +87,15 @@ def _tells_addresses(subnet: Thing) -> bool:
 def _addresses(
     calls: Calls, subject: str, told: str, network: Thing, subnets: Sequence[Thing], project: str
 ) -> Finding:
-    """How many are free in all pools of the family that there are most of. Others' ports show to the owner only."""
-    pools = {one["id"]: sum(_size(pool) for pool in one["allocation_pools"]) for one in subnets}
+    """How many are free, of the family that has fewest: a port has one of each. Others' use shows to the owner only."""
+    pools: dict[int, int] = {}
+    for one in subnets:
+        size = sum(_size(pool) for pool in one["allocation_pools"])
+        pools[one["ip_version"]] = pools.get(one["ip_version"], 0) + size
     remedy = "take a larger network, or remove ports that nobody uses ('openstack port list --network')"
     if network["project_id"] != project:
-        told += f", {sum(pools.values())} addresses, of which others' use does not show"
-        if sum(pools.values()) < _FEW:
+        told += f", {min(pools.values())} addresses, of which others' use does not show"
+        if min(pools.values()) < _FEW:
             return Finding(subject, False, told, remedy)
         return Finding(subject, True, told)
     try:
@@ -97,7 +105,11 @@ def _addresses(
         used = [one["subnet_id"] for port in ports for one in port["fixed_ips"]]
     except ProviderError as error:
         return failed(subject, error, remedy)
-    free = max((sum(pools[one] for one in pools) - len([one for one in used if one in pools])), 0)
+    family = {one["id"]: one["ip_version"] for one in subnets}
+    for subnet_id in used:
+        if subnet_id in family:
+            pools[family[subnet_id]] -= 1
+    free = max(min(pools.values()), 0)
     told += f", {free} free addresses"
     return Finding(subject, False, told, remedy) if free < _FEW else Finding(subject, True, told)
 
@@ -163,8 +175,10 @@ def _route(calls: Calls, subject: str, outside: Thing, network: Thing, project: 
     )  # fmt: skip
 
 
-def groups(settings: OpenStackSettings, calls: Calls, known: Networks, project: str) -> Iterator[Finding]:
-    """Whether the security groups of the ports let in what must get in, and out what must get out."""
+def groups(settings: OpenStackSettings, calls: Calls, known: Networks, project: str, family: str) -> Iterator[Finding]:
+    """Whether the security groups of the ports let in what must get in, and out what must get out, by IP of the
+    ``family``.
+    """
     if not settings.port_security:
         yield Finding("security groups", True, "none: port_security is off, so that nothing is kept out")
         return
@@ -176,11 +190,13 @@ def groups(settings: OpenStackSettings, calls: Calls, known: Networks, project: 
         yield failed("security groups", error, "set security_groups to some of 'openstack security group list'")
         return
     names = ", ".join(one["name"] for one in found) or "none"
-    rules = [rule for group in found for rule in group["security_group_rules"]]
+    every = [rule for group in found for rule in group["security_group_rules"]]
+    rules = [rule for rule in every if rule.get("ethertype", family) == family]
     own = {group["id"] for group in found}
     chosen = "" if ids else ", the project's own, as the settings name none"
-    yield Finding("security groups", True, f"{names}{chosen}; {len(rules)} rules")
+    yield Finding("security groups", True, f"{names}{chosen}; {len(rules)} rules of {family}")
     group = found[0]["id"] if found else "GROUP"
+    group = group if family == _V4 else f"--ethertype {family} {group}"
     for port, what, sure in ((_SSH, "ssh from the head", True), (_SLURMD, "slurmd, from head and nodes", False)):
         yield _door(
             f"port {port}", [rule for rule in rules if _fits(rule, "ingress", port)], own, what, group, port, sure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from urllib.parse import quote
 
 from burstd.model.errors import ProviderError
 from burstd.model.offer import Offer
@@ -173,7 +174,7 @@ def key_pair(settings: OpenStackSettings, calls: Calls) -> Iterator[Finding]:
         return
     subject = f"key pair {settings.key_name}"
     try:
-        said = calls.ask("compute", f"/os-keypairs/{settings.key_name}", "read the key pair")["keypair"]
+        said = calls.ask("compute", f"/os-keypairs/{quote(settings.key_name, safe='')}", "read the key pair")["keypair"]
     except ProviderError as error:
         yield failed(
             subject, error,
@@ -196,7 +197,7 @@ def server_group(settings: OpenStackSettings, calls: Calls, cluster: str) -> Ite
         )
         limit = f"at most {most} machines" if most >= 0 else "any number of machines"
         if not settings.server_group:
-            yield Finding(subject, True, f"{limit} to a job (quota server-group-members)")
+            yield _of_gangs(subject, settings, limit)
             return
         own = ServerGroups(cluster, settings, calls).own()
         said = calls.ask("compute", f"/os-server-groups/{own}", "read the server group")["server_group"]
@@ -210,6 +211,15 @@ def server_group(settings: OpenStackSettings, calls: Calls, cluster: str) -> Ite
         yield Finding(subject, None, f"{told}: it is full", remedy)
     else:
         yield Finding(subject, True, told)
+
+
+def _of_gangs(subject: str, settings: OpenStackSettings, limit: str) -> Finding:
+    """A group is used again for half of ``unused_s``; while volumes are filled it is empty."""
+    least_s = 2 * (settings.volume_timeout_s + settings.timeout_s)
+    if settings.root is not None and settings.unused_s < least_s:
+        told = "a job's group may be removed while the volumes of its machines are filled"
+        return Finding(subject, None, told, f"set unused_s to {least_s:.0f} at least, or volume_timeout_s lower")
+    return Finding(subject, True, f"{limit} to a job (quota server-group-members)")
 
 
 def volume_type(settings: OpenStackSettings, calls: Calls) -> Iterator[Finding]:

@@ -28,6 +28,8 @@ _LIMIT = 400
 _REQUEST_IDS = ("x-openstack-request-id", "x-compute-request-id")
 _QUOTA = re.compile(r"quota|maximum number of|limit exceeded|exceeds allowed", re.IGNORECASE)
 """Nova says 403 for quotas, its own and Neutron's; Neutron 409; Cinder 413. Each says so for other things too."""
+_RESET = re.compile(r"disconnect/reset|reset before headers", re.IGNORECASE)
+"""In a balancer's 503: it had found a service, which may have taken the request."""
 _TAG = re.compile(r"<[^>]*>")
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
 _UNSENT = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError"})
@@ -54,7 +56,7 @@ def of_answer(answer: Answer, what: str, *, changes: bool) -> ProviderError:
     pause = _pause(answer)
     message = f"OpenStack would not {what}: {text}"
     from_service = any(name in answer.headers for name in _REQUEST_IDS)
-    if status in (403, 409, 413) and _QUOTA.search(text):
+    if changes and status in (403, 409, 413) and _QUOTA.search(text):
         return QuotaExceeded(message)
     if status in (413, 429):
         return RateLimited(message, retry_after_s=pause)
@@ -62,14 +64,14 @@ def of_answer(answer: Answer, what: str, *, changes: bool) -> ProviderError:
         return AuthFailed(f"{message}; a new token did not help: look at the credentials in clouds.yaml")
     if status == 403:
         return NotAllowed(f"{message}; look at the roles of burstd's user in its project")
-    if status in (404, 410) and not (from_service or _is_json(answer)):
+    if status in (404, 410) and not from_service:
         # Of a proxy, or of a service that is about to come up. What is gone, only the service itself can say.
         return CloudUnavailable(f"{message}; no service of OpenStack's says that: is there a proxy in between?")
     if status in (404, 410):
         return NotFound(message)
     if status == 409:
         return Conflict(message)
-    if status == 503 and not from_service:
+    if status == 503 and not from_service and not _RESET.search(text):
         # A balancer's, which found no service to pass it on to.
         return CloudUnavailable(message, retry_after_s=pause)
     if status >= 500 or status == 408:
@@ -153,10 +155,6 @@ def _field(said: Any, key: str) -> Any:
     return said.get(key) or next(
         (found for one in said.values() if isinstance(one, dict | list) and (found := _field(one, key))), None
     )
-
-
-def _is_json(answer: Answer) -> bool:
-    return isinstance(_parsed(answer), dict)
 
 
 def _parsed(answer: Answer) -> Any:

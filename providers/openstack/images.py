@@ -103,13 +103,8 @@ class Images:
 
     def _active(self, **query: Any) -> Iterator[Mapping[str, Any]]:
         """Page by page. Their properties stand among Glance's own words."""
-        query.update(status="active", limit=self._settings.page)
-        while True:
-            answer = self._calls.ask("image", "/images", "list images", **query)
-            yield from answer["images"]
-            if not answer.get("next"):
-                return
-            query["marker"] = answer["images"][-1]["id"]
+        page = self._settings.page
+        return self._calls.pages("image", "/images", "images", "list images", status="active", limit=page, **query)
 
 
 def _properties(word: str, text: str) -> dict[str, str]:

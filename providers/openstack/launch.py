@@ -43,6 +43,8 @@ _VERSION = "2.72"
 _USER_DATA_MAX = 65535
 """Characters, as base64."""
 _REMEMBERED = 10_000
+_GONE = (" {} could not be found", "failed to get volume {}", "Can not find requested image")
+"""In Nova's refusals, with an id: what was there minutes ago, when it was looked up or made."""
 _TAKEN = ("is still in use", "to reserve, but the current status is")
 """In Nova's refusals: a port, or a volume, that a server has."""
 Part = TypeVar("Part")
@@ -59,6 +61,10 @@ class _Plan:
     ports: Held = NONE
     floating: str = ""
     volume: str = ""
+
+    def looked_up(self) -> tuple[str, ...]:
+        """Ids of what Nova is told to use."""
+        return (self.flavor, self.image.id, self.volume, *self.ports.ids)
 
 
 class Launching:
@@ -117,7 +123,7 @@ class Launching:
             done.update(zip(some, pace.each(self._create, [plans[claim] for claim in some]), strict=True))
         self._remember(plans, done)
         self._undo([plan for claim, plan in plans.items() if _surely_none(done[claim])])
-        return {claim: LaunchOutcome(claim, done[claim]) for claim in wanted}
+        return {claim: LaunchOutcome(claim, _told(done[claim])) for claim in wanted}
 
     def _plan(self, request: LaunchRequest) -> _Plan:
         """Raises BadRequest where the request can never be served."""
@@ -281,6 +287,11 @@ def _meant(error: ProviderError, plan: _Plan) -> ProviderError:
         return InsufficientCapacity(f"no host of zone {plan.request.offer.zone} is up: {error}")
     if plan.group and plan.group in text:
         return CloudUnavailable(f"the job's server group was removed meanwhile: {error}")
-    if isinstance(error, NotFound):
-        return BadRequest(str(error))
+    if any(one and words.format(one) in text for one in plan.looked_up() for words in _GONE):
+        return CloudUnavailable(f"what this server needs was removed meanwhile: {error}")
     return error
+
+
+def _told(result: Instance | ProviderError) -> Instance | ProviderError:
+    """What a launch needs and is not there, a network that was deleted say, is for people to mend."""
+    return BadRequest(str(result)) if isinstance(result, NotFound) else result

@@ -64,7 +64,7 @@ class Networks:
         if not fitting:
             raise BadRequest(f"'{word}' of the settings' {key} is nothing that this project sees: look at its name")
         if len(fitting) > 1:
-            mine = self._calls.connection.current_project_id
+            mine = self._calls.project()
             fitting = {key: one for key, one in fitting.items() if one["project_id"] == mine} or fitting
         if len(fitting) > 1:
             raise BadRequest(f"'{word}' of the settings' {key} is the name of {len(fitting)} things: write an id")

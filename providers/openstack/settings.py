@@ -80,9 +80,9 @@ class OpenStackSettings(BaseModel):
     """How long a new server may be missing in lists."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """For the answer to one call."""
-    volume_timeout_s: Annotated[float, Field(gt=0)] = 300.0
-    """Until a root volume is filled."""
-    unused_s: Annotated[float, Field(ge=0)] = 3600.0
+    volume_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Until a root volume is filled. Launches wait for it, and so may the ends of other machines."""
+    unused_s: Annotated[float, Field(ge=0)] = 600.0
     """How long a server group that burstd made is kept empty."""
 
     @model_validator(mode="after")

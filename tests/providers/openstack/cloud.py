@@ -7,7 +7,7 @@ from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
-from burstd.model.errors import NotFound, ProviderError
+from burstd.model.errors import BadRequest, NotFound, ProviderError
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
 
@@ -25,6 +25,7 @@ class Cloud(Calls):
         self.answers: dict[str, Any] = {**deepcopy(SET_UP), **(answers or {})}
         self.said: list[str] = []
         self.services = {"compute", "network", "image"}
+        self.regions = ["north"]
         self.newest: tuple[int, int] | None = (2, 90)
         self.token = SimpleNamespace(
             username="burstd", user_id="u1", project_id=PROJECT, project_name="lab", role_names=["member", "reader"],
@@ -39,9 +40,13 @@ class Cloud(Calls):
         return SimpleNamespace(
             session=SimpleNamespace(auth=SimpleNamespace(get_access=lambda _session: self.token)),
             compute=SimpleNamespace(get_endpoint_data=lambda: SimpleNamespace(max_microversion=self.newest)),
-            config=SimpleNamespace(get_region_name=lambda _service: "north"),
             current_project_id=PROJECT,
         )
+
+    def region(self, service_type: str = "compute") -> str:
+        if len(self.regions) > 1:
+            raise BadRequest("several regions: set region")
+        return self._settings.region or self.regions[0]
 
     def has(self, service_type: str) -> bool:
         return service_type in self.services
@@ -83,10 +88,13 @@ def flavor(name: str, specs: Mapping[str, str] | None = None, **more: Any) -> Th
     return said if specs is None else {**said, "extra_specs": dict(specs)}
 
 
-def rule(port: int | None, *, direction: str = "ingress", of: str | None = None, protocol: str | None = "tcp") -> Thing:
+def rule(
+    port: int | None, *, direction: str = "ingress", of: str | None = None, protocol: str | None = "tcp",
+    ethertype: str = "IPv4",
+) -> Thing:  # fmt: skip
     return {
         "direction": direction, "protocol": protocol, "port_range_min": port, "port_range_max": port,
-        "remote_group_id": of, "ethertype": "IPv4",
+        "remote_group_id": of, "ethertype": ethertype,
     }  # fmt: skip
 
 
@@ -99,7 +107,8 @@ def network(of: str, name: str, **more: Any) -> Thing:
 
 def subnet(of: str, *, last: int = 254, **more: Any) -> Thing:
     return {
-        "id": f"s-{of}", "network_id": of, "cidr": "10.9.0.0/24", "enable_dhcp": True, "ipv6_address_mode": None,
+        "id": f"s-{of}", "network_id": of, "cidr": "10.9.0.0/24", "ip_version": 4, "enable_dhcp": True,
+        "ipv6_address_mode": None,
         "allocation_pools": [{"start": "10.9.0.2", "end": f"10.9.0.{last}"}], **more,
     }  # fmt: skip
 

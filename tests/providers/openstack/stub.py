@@ -37,6 +37,7 @@ class Stub:
         self.versions: list[str] = []
         self.over = threading.Event()
         self.catalog = {"compute": f"{url}/compute/v2.1", "network": f"{url}/network", "image": f"{url}/image"}
+        self.regions = ["R"]
         self.answers: dict[str, Answers] = {
             "GET /identity/v3": Said(200, {"version": _version("v3.14", f"{url}/identity/v3/")}),
             "GET /compute/v2.1": Said(200, {"version": _version("v2.1", f"{url}/compute/v2.1/", "2.96")}),
@@ -52,7 +53,8 @@ class Stub:
         """What Keystone answers to a good login."""
         catalog = [
             {"type": kind, "name": kind, "endpoints": [
-                {"interface": "public", "region": "R", "region_id": "R", "id": kind, "url": url}
+                {"interface": "public", "region": region, "region_id": region, "id": kind + region, "url": url}
+                for region in self.regions
             ]}
             for kind, url in self.catalog.items()
         ]  # fmt: skip

@@ -12,8 +12,6 @@ from providers.openstack.catalog import Catalog
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.cloud import Cloud, flavor, zones
 
-HOUR = 3600.0
-
 
 class Site:
     """A cloud with these flavors, and burstd's catalogue of it."""
@@ -97,13 +95,18 @@ def test_a_cloud_that_hides_extra_specs_is_asked_for_them_once() -> None:
     assert [said for said in site.cloud.said if "extra_specs" in said] == ["compute /flavors/f-a/os-extra_specs"]
 
 
-def test_flavors_are_kept_for_hours_and_zones_for_minutes() -> None:
+def test_flavors_and_zones_are_kept_for_minutes() -> None:
+    """A flavor that is edited gets another id in some clouds."""
     site = Site()
     site.ids()
-    site.now = 0.2 * HOUR
+    asked = len(site.cloud.said)
+    site.now = 299.0
+    site.ids()
+    assert len(site.cloud.said) == asked
+    site.now = 300.0
     site.cloud.answers["compute /os-availability-zone"] = zones(z2=True)
     site.cloud.answers["compute /flavors/detail"] = CloudUnavailable("gone")
     assert site.ids() == ["os/north/z2/cpu/on-demand", "os/north/z2/gpu/on-demand"]
-    site.now = 7 * HOUR
+    site.now = 360.0
     site.cloud.answers["compute /flavors/detail"] = {"flavors": [flavor("new", {})]}
     assert site.ids() == ["os/north/z2/new/on-demand"]

@@ -86,6 +86,11 @@ def flavors(*several: dict[str, Any]) -> Change:
     return answer("compute /flavors/detail", {"flavors": list(several)})
 
 
+SIX = subnet(
+    INSIDE, id="s6", cidr="fd00::/64", ip_version=6, allocation_pools=[{"start": "fd00::2", "end": "fd00::ffff"}]
+)
+
+
 def in_days(days: float) -> str:
     return (datetime.now(UTC) + timedelta(days=days)).replace(tzinfo=None).isoformat()
 
@@ -110,6 +115,7 @@ def test_nothing_is_wrong_with_what_the_document_sets_up() -> None:
         (token(project_id=None), "credentials", "no project", "project_name"),
         (has("identity"), "services", "no compute, network, image", "region_name and interface"),
         (has("compute", "image"), "services", "no network", "ask the cloud's operator"),
+        (lambda cloud: cloud.regions.append("south"), "services", "several regions", "set region"),
     ],
 )
 def test_without_these_all_else_is_not_looked_at(change: Change, subject: str, text: str, remedy: str) -> None:
@@ -151,6 +157,8 @@ def test_without_these_all_else_is_not_looked_at(change: Change, subject: str, t
         (subnets(subnet(INSIDE, last=9)), {}, "network inside", False, "7 free", "larger network"),
         (subnets(subnet(INSIDE, enable_dhcp=False)), {}, "network inside", None, "without DHCP", "config_drive = true"),
         (subnets(subnet(INSIDE, enable_dhcp=False)), {"config_drive": True}, "network inside", True, "free", ""),
+        (subnets(subnet(INSIDE), SIX), {}, "network inside", True, "252 free", ""),
+        (subnets(subnet(INSIDE, last=9), SIX), {}, "network inside", False, "7 free", "larger network"),
         (inside(port_security_enabled=False), {}, "network inside", False, "security off", "port_security = false"),
         (inside(project_id="p2"), {"port_security": False, "security_groups": []}, "network inside", None, "another",
          "take out port_security"),
@@ -167,6 +175,7 @@ def test_without_these_all_else_is_not_looked_at(change: Change, subject: str, t
         (group(rule(22, of="heads")), {}, "port 22", None, "members of heads only", "--dst-port 22"),
         (group(rule(22, protocol="udp")), {}, "port 22", False, "no rule", "--protocol tcp"),
         (group(rule(None, protocol=None)), {}, "port 22", True, "ssh", ""),
+        (group(rule(22, ethertype="IPv6")), {}, "port 22", False, "no rule", f"YOUR_NETWORK {GROUP}"),
         (group(rule(22)), {}, "port 6817", None, "out", "--egress"),
         (answers(), {"security_groups": ["gone"]}, "security groups", False, "gone", "security group list"),
         (answers(), {"security_groups": [], "port_security": False}, "security groups", True, "none", ""),
@@ -180,6 +189,8 @@ def test_without_these_all_else_is_not_looked_at(change: Change, subject: str, t
         (answers(), {"gpus": {"h100": "x", "H100": "y"}}, "gpus of no flavor", None, "H100", "compare gpus"),
         (answer("compute /flavors/detail", NotAllowed("policy")), {}, "flavors", False, "policy", "role member"),
         (answer("compute /flavors/detail", CloudUnavailable("slow")), {}, "flavors", None, "slow", "later"),
+        (answer("compute /os-keypairs/a%2Fb%3F", {"keypair": {"fingerprint": "cc"}}), {"key_name": "a/b?"},
+         "key pair a/b?", True, "cc", ""),
         (answers(), {"key_name": "gone"}, "key pair gone", False, "gone", "openstack keypair create"),
         (answers(), {"server_group": "gone"}, "server group gone", False, "gone", "openstack server group list"),
         (answer("compute /limits", limits(maxServerGroupMembers=2)), {}, "server group spread", None, "is full",
@@ -199,6 +210,26 @@ def test_what_is_wrong_is_said_with_what_to_do(
     assert found.ok is ok, found
     assert text in found.text
     assert remedy in found.remedy
+
+
+def test_a_network_of_ipv6_alone_wants_rules_of_its_own() -> None:
+    def six(cloud: Cloud) -> None:
+        subnets(SIX)(cloud)
+        group(rule(22), rule(6818, ethertype="IPv6"))(cloud)
+
+    found = look(six, floating_network="")
+    assert (found["port 22"].ok, found["port 6818"].ok) == (False, True)
+    assert f"--ethertype IPv6 {GROUP}" in found["port 22"].remedy
+
+
+@pytest.mark.parametrize(("unused_s", "ok"), [(360, True), (359, None)])
+def test_a_jobs_group_must_outlive_the_filling_of_volumes(unused_s: float, ok: bool | None) -> None:
+    def volumes(cloud: Cloud) -> None:
+        cloud.services.add("block-storage")
+        cloud.answers["block_storage /limits"] = {"limits": {"absolute": {}}}
+
+    more: dict[str, Any] = {"server_group": "", "gang_policy": "affinity", "root": {"gib": 10}, "unused_s": unused_s}
+    assert look(volumes, **more)["gang_policy affinity"].ok is ok
 
 
 @pytest.mark.parametrize(("gpus", "ok"), [({"h100": "h100"}, False), ({}, None)])

@@ -252,7 +252,7 @@ REFUSALS = [
     (BadRequest("The requested availability zone is not available"), InsufficientCapacity),
     (CloudUnavailable("a balancer found none"), CloudUnavailable),
     (BadRequest("Port id ports-0002 could not be found."), CloudUnavailable),
-    (BadRequest("Block Device Mapping is Invalid: failed to get volume volumes-0006."), CloudUnavailable),
+    (BadRequest("Block Device Mapping is Invalid: failed to get volume volumes-0007."), CloudUnavailable),
     (BadRequest("Flavor f-small could not be found."), CloudUnavailable),
     (BadRequest("Can not find requested image"), CloudUnavailable),
     (BadRequest("Security group ports-0002x could not be found."), BadRequest),
