@@ -38,7 +38,7 @@ from providers.openstack.settings import OpenStackSettings
 
 Thing = Mapping[str, Any]
 _PART = 50
-"""Claims to one call: their ports must fit into its time limit."""
+"""Ports to one call, which must fit into its time limit; those of one claim go together."""
 FULL = "No more IP addresses available"
 _OF_ALL = (AuthFailed, CloudUnavailable, RateLimited)
 """What says nothing of one request in particular."""
@@ -74,8 +74,9 @@ class Ports:
         """
         done: dict[str, Held | ProviderError] = {}
         over: ProviderError | None = None
-        for start in range(0, len(requests), _PART):
-            part = requests[start : start + _PART]
+        step = max(1, _PART // len(self._settings.networks))
+        for start in range(0, len(requests), step):
+            part = requests[start : start + step]
             found = self._ensure(part, unasked) if over is None else dict.fromkeys((r.claim_id for r in part), over)
             over = over or next((one for one in found.values() if isinstance(one, _OF_ALL)), None)
             done.update(found)

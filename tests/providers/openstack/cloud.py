@@ -43,7 +43,7 @@ class Cloud(Calls):
             current_project_id=PROJECT,
         )
 
-    def region(self, service_type: str = "compute") -> str:
+    def region(self, service_type: str = "compute") -> str:  # noqa: ARG002 - as in Calls
         if len(self.regions) > 1:
             raise BadRequest("several regions: set region")
         return self._settings.region or self.regions[0]

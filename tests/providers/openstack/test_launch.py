@@ -118,6 +118,17 @@ def test_calls_for_many() -> None:
     assert project.names("servers") == project.names("ports")
 
 
+def test_no_call_is_too_long() -> None:
+    """An address has room for 8190 bytes, and a call a time limit."""
+    project = Project()
+    assert causes(launching(project, networks=["front", "back", "out"]).serve(many(40))) == [""] * 40
+    assert len(project.things["ports"]) == 120
+    listed = [len(query["name"]) for what, query in project.said if what == "GET /ports"]
+    made = [len(body["ports"]) for what, body in project.said if what == "POST /ports"]
+    assert max(listed) <= 50
+    assert max(made) <= 50
+
+
 def _owners(project: Project) -> set[str]:
     """Claims of all that there is; what bears none shows as empty."""
     found = {
