@@ -34,7 +34,7 @@ class OpenStackSettings(BaseModel):
     clouds_yaml: Path | None = Field(default=None, json_schema_extra={"secret": True})
     """That file, where it is not where openstacksdk looks for it."""
     region: str = ""
-    """Empty: the one of clouds.yaml."""
+    """Empty: the one of clouds.yaml, or the only one that the cloud has."""
 
     networks: Annotated[Names, Field(min_length=1)]
     """Names or ids; every machine has a port in each, the first is its address."""
