@@ -176,7 +176,7 @@ USED: dict[str, Any] = {
     "port": {"GET /ports": {"ports": [port("x", "s1")]}},
     "volume": {
         "GET /volumes/x": {"volume": volume("x", "s1", status="in-use")},
-        "GET /attachments": {"attachments": [{"id": "a1", "instance": "s1"}]},
+        "GET /attachments": {"attachments": [{"id": "a1", "instance": "s1", "volume_id": "x"}]},
     },
 }
 
@@ -202,7 +202,7 @@ def test_volumes_by_their_state(status: str, removed: bool | None) -> None:
     """In use, and nobody says by whom, it stays."""
     room, script = leftovers({
         "GET /volumes/x": {"volume": volume("x", status=status)},
-        "GET /attachments": {"attachments": []},
+        "GET /attachments": {"attachments": [{"id": "a1", "instance": None, "volume_id": "x"}]},
     })  # fmt: skip
     if removed is False:
         with pytest.raises(Conflict, match=status):
@@ -214,7 +214,8 @@ def test_volumes_by_their_state(status: str, removed: bool | None) -> None:
 
 @pytest.mark.parametrize("status", ["reserved", "attaching", "in-use", "detaching"])
 def test_a_volume_that_a_server_took_along_into_nothing(status: str) -> None:
-    held = [{"id": "a1", "instance": "s-gone"}, {"id": "a2", "instance": "s1"}]
+    gone = {"id": "a1", "instance": "s-gone", "volume_id": "x"}
+    held = [gone, {**gone, "id": "a2", "instance": "s1"}, {**gone, "id": "a3", "volume_id": "somebody's"}]
     answers: dict[str, Answer] = {
         "GET /volumes/x": {"volume": volume("x", status=status)}, "GET /attachments": {"attachments": held},
         "GET /servers/s-gone": NotFound("none"), "GET /servers/s1": {"server": server()},
