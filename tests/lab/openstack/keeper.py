@@ -114,7 +114,10 @@ def main() -> None:
             answer = keeper.do(json.loads(line))
         except (OSError, ValueError, KeyError) as error:
             answer = {"error": repr(error)}
-        print(json.dumps(answer), flush=True)
+        try:
+            print(json.dumps(answer), flush=True)
+        except BrokenPipeError:
+            break
     keeper.end()
     for folder in sys.argv[1:]:
         shutil.rmtree(folder, ignore_errors=True)

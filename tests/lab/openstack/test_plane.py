@@ -23,6 +23,8 @@ from tests.lab.openstack.projects import Project
 pytestmark = [pytest.mark.clouds, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 _PROJECT = Path(__file__).parents[3]
 _PATIENCE_S = 90.0
+_POLL_S = 0.5
+"""A question costs OpenStack a tenth of a second of processor time."""
 
 
 class Machines(socketserver.ThreadingUnixStreamServer):
@@ -84,7 +86,7 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {_PATIENCE_S:.0f} s: {what}"
-        time.sleep(0.1)
+        time.sleep(_POLL_S)
 
 
 def _make(client: Any, project: Project, name: str, flavor: str = "cpu.small", **words: Any) -> Any:
