@@ -42,7 +42,7 @@ KINDS = {
 }
 """Service, path and key of the answer, of everything that costs money or may be left behind."""
 PATIENCE_S = 120.0
-"""For a job: fifteen services share this machine with it."""
+"""For anything: fifteen services share this machine."""
 Things = dict[tuple[str, str], Mapping[str, Any]]
 """By kind and id, as the services describe them."""
 USER_DATA = 2400
@@ -133,17 +133,20 @@ def test_from_sbatch_to_an_empty_project(site: OpenStackSite, theirs: Things) ->
     """Data in, a GPU, data home; the machine boots from the config drive that Nova makes, and ends."""
     site.cluster.sh("mkdir -p data; echo hello > data/a.txt", "ada")
     job = site.submit_script(SCRIPT, "-p burst -C main --gres=gpu:h100:1 -c1 --mem=100 -t5")
-    site.wait_job(job, ["RUNNING", "COMPLETING", "COMPLETED"], PATIENCE_S)
-    (claim,) = claims_of(site, job)
-    made = {key: one for key, one in things(site).items() if key not in theirs}
-    assert sorted(kind for kind, _ in made) == ["floating IP", "port", "server", "volume"]
-    (server,) = (one for (kind, _), one in made.items() if kind == "server")
-    assert claim["instance"] == server["id"]
-    assert server["metadata"]["burstd-claim"] == claim["claim"]
+
+    def made() -> Things:
+        return {key: one for key, one in things(site).items() if key not in theirs}
+
+    parts = ["floating IP", "port", "server", "volume"]
+    site.wait(lambda: sorted(kind for kind, _ in made()) == parts, PATIENCE_S, "a machine and all its things")
+    (server,) = (one for (kind, _), one in made().items() if kind == "server")
     assert server["image"] == "", "it boots from its volume"
     site.wait_job(job, timeout_s=PATIENCE_S)
+    (claim,) = claims_of(site, job)
+    assert claim["instance"] == server["id"]
+    assert server["metadata"]["burstd-claim"] == claim["claim"]
     assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"
-    site.wait(lambda: things(site).keys() <= theirs.keys(), 60, "nothing of it is left")
+    site.wait(lambda: things(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of it is left")
 
 
 def test_the_next_flavor_where_the_first_has_no_host(site: OpenStackSite) -> None:
@@ -164,11 +167,11 @@ def test_a_frozen_api_and_a_death_make_one_machine(site: OpenStackSite) -> None:
         # Its volume is the last thing that a machine needs before it can be asked for.
         with site.plane.frozen("cinder-api"):
             job = submit(site, "lost")
-            site.wait(lambda: _has_address(site, job), 30, "the machine's floating IP")
+            site.wait(lambda: _has_address(site, job), PATIENCE_S, "the machine's floating IP")
             until_killed.enter_context(site.plane.frozen("nova-api"))
-        site.wait(lambda: _unread(site, conf.NOVA) > USER_DATA, 30, "the server is asked for")
+        site.wait(lambda: _unread(site, conf.NOVA) > USER_DATA, PATIENCE_S, "the server is asked for")
         site.kill_burstd("KILL")
-    site.wait(lambda: len(ever(site, "lost")) == 1, 20, "it was made, and nobody heard of it")
+    site.wait(lambda: len(ever(site, "lost")) == 1, PATIENCE_S, "it was made, and nobody heard of it")
     site.start_burstd()
     site.wait_job(job, timeout_s=PATIENCE_S)
     (server,) = ever(site, "lost")
@@ -189,7 +192,9 @@ def _unread(site: OpenStackSite, port: int) -> int:
 
 def test_two_nodes_close_to_each_other(site: OpenStackSite) -> None:
     job = site.submit("-p burst -C pair -N2 --exclusive -t5", TELL % "srun hostname | sort | xargs")
-    site.wait(lambda: 2 in [len(group["members"]) for group in things(site, "group").values()], 30, "a group of both")
+    site.wait(
+        lambda: 2 in [len(group["members"]) for group in things(site, "group").values()], PATIENCE_S, "a group of both"
+    )
     site.wait_job(job, timeout_s=PATIENCE_S)
     (names,) = told(site, job)
     assert len(set(names.split())) == 2, names
@@ -198,6 +203,6 @@ def test_two_nodes_close_to_each_other(site: OpenStackSite) -> None:
 
 
 def test_in_the_end_only_the_neighbours_things_are_left(site: OpenStackSite, theirs: Things) -> None:
-    site.wait_empty()
-    site.wait(lambda: things(site).keys() <= theirs.keys(), 60, "nothing of ours is left")
+    site.wait_empty(PATIENCE_S)
+    site.wait(lambda: things(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of ours is left")
     assert things(site) == theirs
