@@ -3,6 +3,9 @@
 A port that was there before its server outlives it. By Neutron's newer policies a project may delete it only when Nova
 has let go of it, a second or so later. What is not free in good time is found again as a leftover. A volume goes with
 its server, by its own flag.
+
+Which server a port is for, Nova writes into it some time after the server was taken, and wipes out where its build
+fails. Then the claim tells.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from burstd.model.errors import BadRequest, NotFound, ProviderError
+from burstd.model.errors import BadRequest, NotAllowed, NotFound, ProviderError
+from providers.openstack import marks
 from providers.openstack.calls import Calls
-from providers.openstack.ours import FLOATING, PORTS, Ours
+from providers.openstack.errors import Conflict
+from providers.openstack.ours import FLOATING, PORTS, Ours, claim_of
 from providers.openstack.pace import Pace
+from providers.openstack.servers import Servers
 from providers.openstack.settings import OpenStackSettings
 
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
@@ -35,9 +41,11 @@ class Ending:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._cluster = cluster
         self._settings = settings
         self._calls = calls
         self._ours = Ours(cluster, settings, calls)
+        self._servers = Servers(settings, calls)
         self._clock = clock
         self._sleep = sleep
 
@@ -56,6 +64,8 @@ class Ending:
         try:
             # First: a port that Nova has let go of does not say any more whose it was.
             used = self._ports(ids)
+            for server, ports in self._unused([one for one in ids if not self._is_whole(used.get(one, ()))]).items():
+                used.setdefault(server, []).extend(ports)
         except ProviderError as error:
             errors.append(error)  # The servers end all the same: they are what costs.
         pace = Pace(self._settings.side_by_side)
@@ -73,18 +83,49 @@ class Ending:
         """Deletes the ports of servers that are on their way out, and the floating IPs that lead to them."""
         addresses = self._floating([port for ports in used.values() for port in ports])
         results = pace.each(partial(self._end, "network", "floatingip"), addresses)
+        errors = [one for one in results if isinstance(one, ProviderError)]
         until = self._clock() + _WAIT_S
         waiting = list(used)
         while waiting:
             bound = self._ports(waiting)
-            free = [port for server in waiting if server not in bound for port in used[server]]
-            results += pace.each(partial(self._end, "network", "port"), free)
-            waiting = list(bound)
+            free = [(server, port) for server in waiting if server not in bound for port in used[server]]
+            results = pace.each(partial(self._end, "network", "port"), [port for _, port in free])
+            # One that Nova takes in between, for a server that it is just building.
+            taken = {
+                server: one
+                for (server, _), one in zip(free, results, strict=True)
+                if isinstance(one, NotAllowed | Conflict)
+            }
+            errors += [one for one in results if isinstance(one, ProviderError) and one not in taken.values()]
+            waiting = [*bound, *taken]
             if waiting and self._clock() >= until:
+                errors += taken.values()
                 break
             if waiting:
                 self._sleep(_PAUSE_S)
-        return [one for one in results if isinstance(one, ProviderError)]
+        return errors
+
+    def _is_whole(self, ports: Sequence[str]) -> bool:
+        return len(ports) >= len(self._settings.networks)
+
+    def _unused(self, servers: Sequence[str]) -> dict[str, list[str]]:
+        """Ports that were made for these servers and are not, or no longer, in use by them, by server.
+
+        None of a claim that has another server too, which may be about to use them.
+        """
+        if not servers:
+            return {}
+        of_claim: dict[str, set[str]] = {}
+        for said in self._servers.all():
+            mark = marks.of_metadata(said["metadata"])
+            if mark is not None and marks.is_ours(mark, self._cluster):
+                of_claim.setdefault(mark.claim, set()).add(said["id"])
+        alone = {claim: min(ids) for claim, ids in of_claim.items() if len(ids) == 1 and min(ids) in servers}
+        found: dict[str, list[str]] = {}
+        for port in self._ours.all(PORTS) if alone else ():
+            if not port["device_id"] and claim_of(port) in alone:
+                found.setdefault(alone[claim_of(port)], []).append(port["id"])
+        return found
 
     def _ports(self, servers: Sequence[str]) -> dict[str, list[str]]:
         """By the server that they are in use by."""

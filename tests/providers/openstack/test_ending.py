@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotFound
+from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed, NotFound
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
 from providers.openstack import marks
 from providers.openstack.ending import Ending
 from tests.providers.openstack.project import PROJECT, settings
@@ -23,6 +24,11 @@ def ports(*some: dict[str, Any]) -> dict[str, Any]:
     return {"ports": list(some)}
 
 
+def servers(*some: str, claim: str = "c1") -> dict[str, Any]:
+    """Ids of ours, all of one claim."""
+    return {"servers": [{"id": one, "metadata": {TAG_CLUSTER: "ours", TAG_CLAIM: claim}} for one in some]}
+
+
 class Time:
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +39,7 @@ class Time:
 
 def ending(listed: Answer, answers: dict[str, Answer] | None = None, **more: Any) -> tuple[Ending, Script]:
     of = settings(side_by_side=1, **more)
-    script = Script({"GET /ports": listed, **(answers or {})}, of)
+    script = Script({"GET /ports": listed, "GET /servers/detail": servers(), **(answers or {})}, of)
     time = Time()
     return Ending("ours", of, script, lambda: time.now, time.sleep), script
 
@@ -56,6 +62,31 @@ def test_a_port_that_does_not_come_free_is_left_for_later() -> None:
     room.terminate([A])
     assert script.changed() == [f"DELETE /servers/{A}"]
     assert 15 < script.said.count("GET /ports") < 25
+
+
+@pytest.mark.parametrize("others", [(), (C,)])
+def test_a_port_that_no_server_uses_is_known_by_its_claim(others: tuple[str, ...]) -> None:
+    """While a server is built, and when that failed; unless another server of the claim may be about to use it."""
+    listed = [ports(), ports(port("p-a", ""), port("p-n", "", "ours2"))]
+    room, script = ending(listed, {"GET /servers/detail": servers(A, *others)})
+    room.terminate([A])
+    assert script.changed() == [*(["DELETE /ports/p-a"] if not others else []), f"DELETE /servers/{A}"]
+
+
+def test_a_port_that_is_taken_meanwhile_is_waited_for() -> None:
+    taken, unused = ports(port("p-a", A)), ports(port("p-a", ""))
+    listed = [ports(), unused, ports(), taken, ports()]
+    answers: dict[str, Answer] = {"GET /servers/detail": servers(A), "DELETE /ports/p-a": [NotAllowed("in use"), None]}
+    room, script = ending(listed, answers)
+    room.terminate([A])
+    assert script.said[-5:] == ["GET /ports", "DELETE /ports/p-a", "GET /ports", "GET /ports", "DELETE /ports/p-a"]
+
+
+def test_a_port_that_may_never_be_deleted_is_told() -> None:
+    answers: dict[str, Answer] = {"GET /servers/detail": servers(A), "DELETE /ports/p-a": NotAllowed("by policy")}
+    room, _ = ending([ports(), ports(port("p-a", "")), ports()], answers)
+    with pytest.raises(NotAllowed):
+        room.terminate([A])
 
 
 def test_floating_ips_go_before_their_ports() -> None:
