@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,13 +41,12 @@ class Account:
     cloud: ControlPlane
     proxy: Proxy
     empty: list[Project] = field(default_factory=list)
-    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def project(self, *, router: bool = False) -> Project:
         """One with nothing in it but its network; with ``router``, one that leads to the network of floating IPs."""
         if self.empty and not router:
             return self.empty.pop()
-        return self.cloud.project(f"world{next(self.numbers)}", bare=True, router=router)
+        return self.cloud.project(f"world-{secrets.token_hex(4)}", bare=True, router=router)
 
 
 class OpenStackWorld(FaultWorld):
