@@ -171,6 +171,14 @@ TELL = (
 )
 """A line of a job's script: what a command says in the job becomes the job's comment. The boxes share no files."""
 
+COPY = """#!/bin/sh
+#BURST stage_in data as set
+#BURST stage_out . to results
+cat "$BURST_IN/set/a.txt" > "$BURST_OUT/copy.txt"
+echo "$CUDA_VISIBLE_DEVICES" > "$BURST_OUT/gpus.txt"
+"""
+"""A job that takes a file in and brings it home, and tells of its GPUs."""
+
 
 def told(site: BaseSite, job: str) -> list[str]:
     """The comments of a job and its array tasks."""

@@ -14,7 +14,7 @@ import pytest
 
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Gres, Shape
-from tests.e2e.sites import QUICK, TELL, claims_of, events, restarts, told
+from tests.e2e.sites import COPY, QUICK, TELL, claims_of, events, restarts, told
 from tests.lab.aws.site import AwsSite
 from tests.lab.remains import remains
 
@@ -27,12 +27,6 @@ TYPES = {
 """By pool; the first is the cheapest."""
 Things = dict[str, Mapping[str, Any]]
 """By id, as EC2 describes them."""
-SCRIPT = """#!/bin/sh
-#BURST stage_in data as set
-#BURST stage_out . to results
-cat "$BURST_IN/set/a.txt" > "$BURST_OUT/copy.txt"
-echo "$CUDA_VISIBLE_DEVICES" > "$BURST_OUT/gpus.txt"
-"""
 DOUBLE = "tests/e2e: the neighbour's"
 
 
@@ -173,7 +167,7 @@ def test_a_spot_machine_is_drained_when_its_own_metadata_says_that_it_ends(site:
 def test_from_sbatch_to_an_empty_account(site: AwsSite) -> None:
     """Data in, a GPU, data home; the machine boots with what the launch template says, and ends."""
     site.cluster.sh("mkdir -p data; echo hello > data/a.txt", "ada")
-    job = site.submit_script(SCRIPT, "-p burst -C main --gres=gpu:t4:1 -c1 --mem=100 -t5")
+    job = site.submit_script(COPY, "-p burst -C main --gres=gpu:t4:1 -c1 --mem=100 -t5")
     site.wait_job(job)
     (machine,) = instances(site, "main")
     assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"

@@ -16,7 +16,7 @@ import pytest
 
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Gres, Shape
-from tests.e2e.sites import QUICK, TELL, claims_of, events, restarts, told
+from tests.e2e.sites import COPY, QUICK, TELL, claims_of, events, restarts, told
 from tests.lab.openstack import conf, seed
 from tests.lab.openstack.site import OpenStackSite
 from tests.lab.remains import remains
@@ -47,12 +47,6 @@ Things = dict[tuple[str, str], Mapping[str, Any]]
 """By kind and id, as the services describe them."""
 USER_DATA = 2400
 """Bytes that it has at least, as it is sent; no other call to Nova has as many."""
-SCRIPT = """#!/bin/sh
-#BURST stage_in data as set
-#BURST stage_out . to results
-cat "$BURST_IN/set/a.txt" > "$BURST_OUT/copy.txt"
-echo "$CUDA_VISIBLE_DEVICES" > "$BURST_OUT/gpus.txt"
-"""
 
 
 def _pool(name: str) -> Pool:
@@ -104,8 +98,9 @@ def site() -> Iterator[OpenStackSite]:
     up = OpenStackSite(pools=[*map(_pool, FLAVORS)], prices=PRICES, openstack=SETTINGS, settings=QUICK, staging="")
     with up:
         yield up
-    for left in (remains(up.cluster.lab.network.name, up.cluster.state), remains("burstd-openstack", up.plane.state)):
-        assert not left, f"left behind: {left}"
+    name = up.cluster.lab.network.name
+    left = remains(name, up.cluster.state) + remains(name, up.plane.state)
+    assert not left, f"left behind: {left}"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -132,7 +127,7 @@ def test_the_check_finds_nothing_wrong(site: OpenStackSite) -> None:
 def test_from_sbatch_to_an_empty_project(site: OpenStackSite, theirs: Things) -> None:
     """Data in, a GPU, data home; the machine boots from the config drive that Nova makes, and ends."""
     site.cluster.sh("mkdir -p data; echo hello > data/a.txt", "ada")
-    job = site.submit_script(SCRIPT, "-p burst -C main --gres=gpu:h100:1 -c1 --mem=100 -t5")
+    job = site.submit_script(COPY, "-p burst -C main --gres=gpu:h100:1 -c1 --mem=100 -t5")
 
     def made() -> Things:
         return {key: one for key, one in things(site).items() if key not in theirs}
