@@ -30,12 +30,12 @@ test:
 	@venv=$$(tests/lab/setup.sh boxes)
 	# What the tests of OpenStack run on is made once, and meanwhile the others run.
 	"$$venv/bin/python" -m tests.lab.openstack.template & template=$$!
+	trap 'kill $$template 2>/dev/null || :' EXIT
+	trap 'exit 130' INT TERM
 	$(MAKE) --no-print-directory check
 	"$$venv/bin/python" -m pytest -q -n 2 -m "crash and not boxes and not slurm and not clouds"
 	wait $$template
-	# What fails beside other clusters on a busy machine is tried once more, alone.
-	"$$venv/bin/python" -m pytest -n 2 --dist loadfile -m "boxes or slurm or clouds" --durations=15 ||
-	  "$$venv/bin/python" -m pytest --last-failed --last-failed-no-failures none -m "boxes or slurm or clouds"
+	"$$venv/bin/python" -m tests.lab.suite
 
 clean:
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
