@@ -60,9 +60,8 @@ class Leftovers:
         addresses = self._addresses()
         volumes = list(self._volumes())
         groups = [one for one in self._groups() if self._spare(one)]
-        used = any(_server_of(kind, one) for kind, some in ((PORT, ports.values()), (VOLUME, volumes)) for one in some)
         # Last, so that a server is in the list whose port is.
-        servers = {one["id"] for one in self._servers.all()} if used else set()
+        servers, makers = self._users() if ports or volumes else (frozenset(), {})
 
         def left(kind: str, thing: Thing, user: str) -> Leftover:
             mark = _mark(kind, thing)
@@ -71,6 +70,9 @@ class Leftovers:
 
         def user(kind: str, thing: Thing) -> str:
             server = _server_of(kind, thing)
+            if not server:
+                mark = _mark(kind, thing)
+                return makers.get(mark.claim, "") if isinstance(mark, marks.Mark) else ""
             return server if server in servers else ""
 
         for one in addresses:
@@ -83,6 +85,17 @@ class Leftovers:
             yield left(VOLUME, one, user(VOLUME, one))
         for one in groups:
             yield left(GROUP, one, "")
+
+    def _users(self) -> tuple[frozenset[str], dict[str, str]]:
+        """All servers; and ours by claim: what was made for one is not in use by it while it is built, or in error."""
+        servers: set[str] = set()
+        makers: dict[str, str] = {}
+        for said in self._servers.all():
+            servers.add(said["id"])
+            mark = marks.of_metadata(said["metadata"])
+            if mark is not None and mark.claim and marks.is_ours(mark, self._cluster):
+                makers[mark.claim] = said["id"]
+        return frozenset(servers), makers
 
     def remove(self, leftovers: Sequence[Leftover]) -> None:
         """Looks at all of them first. What is in use by now is an error, what a launch may need again is left alone.

@@ -77,6 +77,11 @@ def says(status: int, message: str = "", **headers: str) -> Act:
     return lambda _asked, _forward: Answer(status, body, {k.replace("_", "-"): v for k, v in headers.items()})
 
 
+def answers(words: Any) -> Act:
+    """It is not passed on; a good answer all the same."""
+    return lambda _asked, _forward: Answer(200, json.dumps(words).encode(), {"Content-Type": "application/json"})
+
+
 def cut(_asked: Asked, _forward: Forward) -> None:
     """It is not passed on, and not answered."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from burstd.model.errors import CloudUnavailable
 from burstd.model.offer import Offer
 from burstd.model.provider import Provider
 from burstd.testing.cloud_world import Breakage, FaultWorld
@@ -21,13 +22,14 @@ from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
 from tests.lab.openstack import seed
 from tests.lab.openstack.plane import ControlPlane
-from tests.lab.openstack.projects import Project
-from tests.lab.openstack.proxy import Proxy, changed, followed, lost, says
+from tests.lab.openstack.projects import SECURITY_GROUP, Project
+from tests.lab.openstack.proxy import Proxy, answers, changed, followed, lost, says
 
 LAUNCH, LIST, END, FREE = (
     "nova POST /servers", "nova GET /servers/detail", "nova DELETE /servers/ID", "neutron DELETE /ports/ID",
 )  # fmt: skip
 LOGIN = "keystone POST /auth/tokens"
+IMAGES = "glance GET /images"
 NO_ID = "00000000-0000-0000-0000-000000000000"
 UNLIMITED = {"instances": -1, "cores": -1, "ram": -1, "ports": -1}
 _PATIENCE_S = 60.0
@@ -43,10 +45,10 @@ class Account:
     empty: list[Project] = field(default_factory=list)
 
     def project(self, *, router: bool = False) -> Project:
-        """One with nothing in it but its network; with ``router``, one that leads to the network of floating IPs."""
+        """One with its network and security group only; with ``router``, that leads to the network of floating IPs."""
         if self.empty and not router:
             return self.empty.pop()
-        return self.cloud.project(f"world-{secrets.token_hex(4)}", bare=True, router=router)
+        return self.cloud.project(f"world-{secrets.token_hex(4)}", router=router)
 
 
 class OpenStackWorld(FaultWorld):
@@ -68,7 +70,8 @@ class OpenStackWorld(FaultWorld):
         """``words``: more settings."""
         settings = {
             "cloud": "burst", "clouds_yaml": self.clouds_yaml(), "networks": [self.project.network],
-            "flavors": ["cpu.small"], "prices": {"*": "0.10"}, "gpus": {"h100": "h100"}, "page": self.page, **words,
+            "security_groups": [SECURITY_GROUP], "flavors": ["cpu.small"], "prices": {"*": "0.10"},
+            "gpus": {"h100": "h100"}, "page": self.page, **words,
         }  # fmt: skip
         read = OpenStackSettings.model_validate(settings)
         calls = Calls(read)
@@ -96,8 +99,15 @@ class OpenStackWorld(FaultWorld):
             yield connection
 
     def until(self, condition: Callable[[], bool]) -> None:
+        """A list in small pages may contradict itself while servers are given to their hosts: then it is read again."""
         end = time.monotonic() + _PATIENCE_S
-        while not condition():
+        while True:
+            try:
+                if condition():
+                    return
+            except CloudUnavailable:
+                if time.monotonic() >= end:
+                    raise
             assert time.monotonic() < end, "the cloud never got there"
             time.sleep(_POLL_S)
 
@@ -129,7 +139,7 @@ class OpenStackWorld(FaultWorld):
             self.limit(instances=0)
             order(LAUNCH, followed(lambda: self.limit(instances=-1)))
         elif how is Breakage.IMAGE:
-            order(LAUNCH, changed(lambda words: words["server"].update(imageRef=NO_ID)))
+            order(IMAGES, answers({"images": []}))
         elif how is Breakage.RATE:
             order(LAUNCH, says(429, "This request was rate-limited.", Retry_After="1"))
         elif how is Breakage.AUTH:

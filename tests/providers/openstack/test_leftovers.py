@@ -82,6 +82,14 @@ def test_what_is_left_and_what_is_in_use() -> None:
     assert [query.get("project_id") for query in script.queries] == [PROJECT, PROJECT, None, None, None]
 
 
+@pytest.mark.parametrize(("cluster", "user"), [("ours", "s1"), ("ours2", "")])
+def test_what_was_made_for_a_server_that_does_not_use_it_yet(cluster: str, user: str) -> None:
+    """Nor any more: its build has failed."""
+    made = {"id": "s1", "metadata": {"burstd-cluster": cluster, "burstd-claim": "c-p1"}}
+    room, _ = leftovers({"GET /ports": {"ports": [port("p1")]}, "GET /servers/detail": {"servers": [made]}})
+    assert list(room.listed()) == [left("port", "p1", user)]
+
+
 def test_what_a_cloud_lacks_is_not_asked_for() -> None:
     room, script = leftovers({"GET /floatingips": NotFound("no routers here")}, volumes=False)
     assert list(room.listed()) == []
