@@ -18,7 +18,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,9 +51,10 @@ class ControlPlane:
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         # Its unix sockets allow 107 letters.
-        self.state = Path(tempfile.mkdtemp(prefix="burstd-openstack-"))
+        self.state = Path(tempfile.gettempdir()) / f"burstd-openstack-{secrets.token_hex(4)}"
         self._own = lab is None
-        self.lab = lab or Lab(self.state / "lab", Network(f"o{secrets.token_hex(4)}"))
+        # Not in the state, which the keeper removes: the guard reads there which network to remove.
+        self.lab = lab or Lab(Path(f"{self.state}-lab"), Network(f"o{secrets.token_hex(4)}"))
         self._machines = machines
         self._token_ttl_s = token_ttl_s
         self._progress = progress
@@ -80,6 +81,7 @@ class ControlPlane:
             self.lab.up()
         parameters = Parameters(self.state, made.venv, self._token_ttl_s)
         self._services = Services(parameters, self.lab.network.enter(), self._machines)
+        self.state.mkdir(mode=0o700)
         self._services.open()
         template.copy(made, parameters)
         self.faults()
@@ -93,15 +95,16 @@ class ControlPlane:
 
     def down(self) -> None:
         """Ends and removes everything. May be repeated."""
-        if self._services is not None:
-            self._services.close()
-            self._services = None
-        if self._own:
-            self.lab.down()
-        shutil.rmtree(self.state, ignore_errors=True)
-        if self._guard is not None:
-            self._guard.end()
-            self._guard = None
+        with ExitStack() as last:
+            if self._guard is not None:
+                last.callback(self._guard.end)
+                self._guard = None
+            last.callback(shutil.rmtree, self.state, ignore_errors=True)
+            if self._own:
+                last.callback(self.lab.down)
+            if self._services is not None:
+                last.callback(self._services.close)
+                self._services = None
 
     @property
     def services(self) -> Services:
