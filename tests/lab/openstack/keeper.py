@@ -6,7 +6,7 @@ standard library only.
 
     {"do": "start", "name", "words", "environment", "log"}  -> {}
     {"do": "signal", "name", "signal"}                       -> {}; to all of its process group
-    {"do": "wait", "name"}                                   -> {"status"}, of os.waitstatus_to_exitcode
+    {"do": "wait", "name", "timeout_s"}                      -> {"status"}, of os.waitstatus_to_exitcode; null: not yet
     {"do": "ended"}                                          -> {"ended": {name: status}}
     {"do": "cpu"}                                            -> {"seconds"} of processor time, of all that run
 """
@@ -39,7 +39,7 @@ class Keeper:
             case "signal":
                 os.killpg(self._pids[words["name"]], signal.Signals[words["signal"]])
             case "wait":
-                return {"status": self._wait(self._pids[words["name"]])}
+                return {"status": self._wait(self._pids[words["name"]], words["timeout_s"])}
             case "ended":
                 with self._changed:
                     return {"ended": {n: self._ended[pid] for n, pid in self._pids.items() if pid in self._ended}}
@@ -87,10 +87,10 @@ class Keeper:
             self._pids[name] = pid
             self._changed.notify_all()
 
-    def _wait(self, pid: int) -> int:
+    def _wait(self, pid: int, timeout_s: float) -> int | None:
         with self._changed:
-            self._changed.wait_for(lambda: pid in self._ended)
-            return self._ended[pid]
+            self._changed.wait_for(lambda: pid in self._ended, timeout_s)
+            return self._ended.get(pid)
 
 
 def _cpu_s() -> float:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from tests.lab.openstack.conf import Parameters
 _HERE = Path(__file__).parent
 _RUN = _HERE / "drivers" / "run.py"
 _PATIENCE_S = 240.0
+_RUN_S = 600.0
+_CLOSE_S = 60.0
 _POLL_S = 0.05
 _THREADS = 12
 KEYSTONE = "keystone"
@@ -98,12 +101,18 @@ class Services:
         """Ends all at once. May be repeated."""
         if self._keeper is None:
             return
-        assert self._keeper.stdin is not None
-        assert self._keeper.stdout is not None
-        self._keeper.stdin.close()
-        self._keeper.wait()
-        self._keeper.stdout.close()
-        self._keeper = None
+        keeper, self._keeper = self._keeper, None
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        with suppress(BrokenPipeError):
+            keeper.stdin.close()
+        try:
+            keeper.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            # unshare, which takes the PID namespace with it.
+            keeper.kill()
+            keeper.wait()
+        keeper.stdout.close()
 
     def ask(self, do: str, **words: Any) -> Any:
         """Of the keeper. Raises LabFailed."""
@@ -111,9 +120,12 @@ class Services:
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
         with self._asking:
-            self._keeper.stdin.write(json.dumps({"do": do, **words}) + "\n")
-            self._keeper.stdin.flush()
-            line = self._keeper.stdout.readline()
+            try:
+                self._keeper.stdin.write(json.dumps({"do": do, **words}) + "\n")
+                self._keeper.stdin.flush()
+                line = self._keeper.stdout.readline()
+            except BrokenPipeError:
+                line = ""
         answer = json.loads(line) if line else {"error": "its process has ended"}
         if "error" in answer:
             raise LabFailed(f"the lab's OpenStack could not {do} {words.get('name', '')}: {answer['error']}")
@@ -134,8 +146,10 @@ class Services:
         self.succeed(name)
 
     def succeed(self, name: str) -> None:
-        """Waits for the end of a process. Raises LabFailed where it is no good one."""
-        status = self.ask("wait", name=name)["status"]
+        """Waits for the end of a process. Raises LabFailed where it is no good one, or does not come."""
+        status = self.ask("wait", name=name, timeout_s=_RUN_S)["status"]
+        if status is None:
+            raise LabFailed(f"{name} has not ended within {_RUN_S:.0f} s: {self.said(name)}")
         if status != 0:
             raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
 
@@ -176,7 +190,7 @@ class Services:
         """Those, and not the database and the broker."""
         for name in self._started:
             self.ask("signal", name=name, signal="SIGKILL")
-            self.ask("wait", name=name)
+            self.ask("wait", name=name, timeout_s=_CLOSE_S)
 
     def wait_ready(self) -> None:
         """Returns when all APIs answer, and every other service has said so lately."""
