@@ -10,7 +10,9 @@ import os
 import secrets
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from tests.node.conftest import on_network
 
 _HERE = Path(__file__).parent
 _MIB = 1500
+_UNUSED_S = 7 * 86400
 _PARTS = ("conf.py", "seed.py", "template.py", "drivers/burstd_virt.py", "drivers/burstd_ml2.py")
 _ANYWHERE = "/STATE"
 """Stands in the template for the folder that a copy of it is in."""
@@ -69,7 +72,16 @@ def ensure(progress: Callable[[str], None] = lambda _step: None) -> Template:
                 unfinished.rename(path)
             finally:
                 remove_tree(unfinished)
+            _remove_unused(cache)
+        os.utime(path)
     return Template(venv, path)
+
+
+def _remove_unused(cache: Path) -> None:
+    """Older states, so that changes of the lab do not fill the cache."""
+    for other in cache.glob("openstack-state-*"):
+        if time.time() - other.stat().st_mtime > _UNUSED_S:
+            remove_tree(other)
 
 
 def copy(template: Template, parameters: Parameters) -> None:
@@ -110,17 +122,15 @@ def _build(parameters: Parameters) -> None:
     state = parameters.state
     with tempfile.TemporaryDirectory(prefix="burstd-openstack-") as folder:
         lab = Lab(Path(folder), Network(f"t{secrets.token_hex(4)}"))
-        guard = Guard(lab.state)
-        services = Services(parameters, lab.network.enter())
-        try:
+        with ExitStack() as last:
+            last.callback(Guard(lab.state).end)
+            last.callback(lab.down)
             lab.up()
+            services = Services(parameters, lab.network.enter())
+            last.callback(services.close)
             services.open(keep=True)
             with on_network(lab.network.hub or ""):
                 _fill(services, parameters)
-        finally:
-            services.close()
-            lab.down()
-            guard.end()
     for folder_name in ("log", "lock", "conf", "rabbit"):
         remove_tree(state / folder_name)
 
