@@ -48,12 +48,12 @@ class Instance:
     launched: float = 0.0
     error: str = ""
     """What the cloud says of a failure or of an end by its own hand (spot interruption)."""
-    cause: str = ""
-    """With ERROR: the ``cause`` of the ProviderError that this is, where a cloud takes a launch first and refuses it
-    then (``capacity``, ``quota``); empty: it is of this machine alone."""
     batch: str = ""
     """``LaunchRequest.batch`` of the call that made it; where that made several, ``claim_id`` is empty: a cloud cannot
     tag them one by one, and burstd knows them by the ids that the call answered."""
+    cause: str = ""
+    """With ERROR: the ``cause`` of the ProviderError that this is, where a cloud takes a launch first and refuses it
+    then (``capacity``, ``quota``); empty: it is of this machine alone."""
 
 
 @dataclass(frozen=True, slots=True)
