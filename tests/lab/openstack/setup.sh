@@ -2,6 +2,7 @@
 # Installs what the lab's OpenStack runs on: MariaDB and RabbitMQ through apt (as root; neither is started), and the
 # services from requirements.txt in a virtual environment under the user's cache. Prints that environment's folder.
 set -eu
+PATH=$PATH:/usr/sbin:/sbin
 here=$(cd "$(dirname "$0")" && pwd)
 uv_version=0.13.9
 
@@ -25,15 +26,27 @@ if [ -n "$missing" ]; then
   say "installing$missing"
   # The packages start their daemons where nobody keeps them from it.
   policy=/usr/sbin/policy-rc.d
-  if [ ! -e "$policy" ]; then
-    trap 'rm -f "$policy"' EXIT
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
+  mark="# burstd: tests/lab/openstack/setup.sh was ended before it removed this file"
+  ours=
+  if [ ! -e "$policy" ] || grep -qxF "$mark" "$policy"; then
+    ours=$policy
+    trap 'rm -f "$ours"' EXIT
+    trap 'exit 1' HUP INT TERM
+    printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy"
     chmod 755 "$policy"
   fi
   # shellcheck disable=SC2086
   { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
       --no-install-recommends $missing; } >"$cache/openstack-apt.log" 2>&1 ||
     { tail -5 "$cache/openstack-apt.log" >&2; die "apt-get could not install$missing"; }
+  rm -f "$ours"
+  trap - EXIT HUP INT TERM
+  # Nor at the next boot.
+  for package in $missing; do
+    unit=$package
+    [ "$unit" != mariadb-server ] || unit=mariadb
+    if command -v systemctl >/dev/null; then systemctl disable --quiet "$unit" 2>/dev/null || true; fi
+  done
 fi
 
 key=$(cat "$here/requirements.txt" "$here/constraints.txt" "$0" | sha256sum | cut -c1-8)
@@ -43,10 +56,13 @@ if [ ! -e "$venv/.complete" ]; then
   rm -rf "$venv"
   "$python" -m venv "$venv" || die "a virtual environment could not be made in $venv"
   log=$cache/openstack-pip.log
-  # uv is pip's match but for its speed: there are two hundred packages.
+  # uv is pip's match but for its speed: there are two hundred packages. It does not read pip's configuration, which
+  # may be what leads to them: then pip does it.
   { "$venv/bin/python" -m pip install -q --disable-pip-version-check "uv==$uv_version" &&
-      UV_CACHE_DIR=$venv/.uv "$venv/bin/uv" pip install -q -p "$venv/bin/python" -r "$here/requirements.txt" \
-        -c "$here/constraints.txt" && rm -rf "$venv/.uv"; } >"$log" 2>&1 ||
+      { UV_CACHE_DIR=$venv/.uv "$venv/bin/uv" pip install -q -p "$venv/bin/python" -r "$here/requirements.txt" \
+          -c "$here/constraints.txt" ||
+        "$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$here/requirements.txt" \
+          -c "$here/constraints.txt"; } && rm -rf "$venv/.uv"; } >"$log" 2>&1 ||
     { tail -5 "$log" >&2; die "OpenStack's services could not be installed (see $log)"; }
   touch "$venv/.complete"
 fi
