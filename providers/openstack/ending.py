@@ -64,8 +64,8 @@ class Ending:
         try:
             # First: a port that Nova has let go of does not say any more whose it was.
             used = self._ports(ids)
-            for server, ports in self._unused([one for one in ids if not self._is_whole(used.get(one, ()))]).items():
-                used.setdefault(server, []).extend(ports)
+            for server, ports in self._made_for([one for one in ids if not self._is_whole(used.get(one, ()))]).items():
+                used[server] = list({*used.get(server, ()), *ports})
         except ProviderError as error:
             errors.append(error)  # The servers end all the same: they are what costs.
         pace = Pace(self._settings.side_by_side)
@@ -108,8 +108,8 @@ class Ending:
     def _is_whole(self, ports: Sequence[str]) -> bool:
         return len(ports) >= len(self._settings.networks)
 
-    def _unused(self, servers: Sequence[str]) -> dict[str, list[str]]:
-        """Ports that were made for these servers and are not, or no longer, in use by them, by server.
+    def _made_for(self, servers: Sequence[str]) -> dict[str, list[str]]:
+        """Ports that were made for these servers, whether or not they are in use by them yet or still, by server.
 
         None of a claim that has another server too, which may be about to use them.
         """
@@ -123,8 +123,10 @@ class Ending:
         alone = {claim: min(ids) for claim, ids in of_claim.items() if len(ids) == 1 and min(ids) in servers}
         found: dict[str, list[str]] = {}
         for port in self._ours.all(PORTS) if alone else ():
-            if not port["device_id"] and claim_of(port) in alone:
-                found.setdefault(alone[claim_of(port)], []).append(port["id"])
+            server = alone.get(claim_of(port), "")
+            # Nova may have written it down by now.
+            if server and port["device_id"] in ("", server):
+                found.setdefault(server, []).append(port["id"])
         return found
 
     def _ports(self, servers: Sequence[str]) -> dict[str, list[str]]:

@@ -64,10 +64,11 @@ def test_a_port_that_does_not_come_free_is_left_for_later() -> None:
     assert 15 < script.said.count("GET /ports") < 25
 
 
+@pytest.mark.parametrize("user", ["", A])
 @pytest.mark.parametrize("others", [(), (C,)])
-def test_a_port_that_no_server_uses_is_known_by_its_claim(others: tuple[str, ...]) -> None:
+def test_a_port_that_no_server_uses_is_known_by_its_claim(others: tuple[str, ...], user: str) -> None:
     """While a server is built, and when that failed; unless another server of the claim may be about to use it."""
-    listed = [ports(), ports(port("p-a", ""), port("p-n", "", "ours2"))]
+    listed = [ports(), ports(port("p-a", user), port("p-b", B), port("p-n", "", "ours2")), ports()]
     room, script = ending(listed, {"GET /servers/detail": servers(A, *others)})
     room.terminate([A])
     assert script.changed() == [*(["DELETE /ports/p-a"] if not others else []), f"DELETE /servers/{A}"]
