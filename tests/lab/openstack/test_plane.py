@@ -223,7 +223,8 @@ def test_second_one_stands_beside_and_nothing_is_left_of_one_whose_test_was_kill
         assert len(_of(state)) > 12
         process.kill()
     _wait(lambda: not Path(state).exists() and not _of(state), "no process, no folder")
-    _wait(lambda: not Path(f"/run/netns/{hub}").exists(), "no network")
+    beside = Path(f"/run/netns/{hub}"), Path(f"{state}-lab")
+    _wait(lambda: not any(path.exists() for path in beside), "no network, and no folder of its own")
     assert list(client.compute.servers()) == []
 
 
