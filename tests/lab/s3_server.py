@@ -232,7 +232,8 @@ class S3Server:
             client = self.client(connect_timeout=2, read_timeout=5)
             while self._process is not None and self._process.poll() is None:
                 try:
-                    client.create_bucket(Bucket=_PROBE)
+                    with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
+                        client.create_bucket(Bucket=_PROBE)
                     client.put_object(Bucket=_PROBE, Key="probe", Body=b"x")
                     client.delete_object(Bucket=_PROBE, Key="probe")
                     client.delete_bucket(Bucket=_PROBE)
