@@ -1,7 +1,7 @@
 """Runs the tests on real systems, two files at a time. What fails on a busy machine beside another is tried once more.
 
-Files are tried again whole, and alone: a test that looks at what the others of its file left must have something to
-look at.
+It is tried alone. Files from sbatch to the cloud and back are tried again whole: a test that looks at what the others
+of its file left must have something to look at.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from tests.lab.programs import PROJECT
 
 _WHICH = "boxes or slurm or clouds"
+_WHOLE = "tests/e2e/"
 _FAILED = 1
 """pytest's status where tests failed and all of them ran: https://docs.pytest.org/en/stable/reference/exit-codes.html"""
 
@@ -27,7 +28,7 @@ def main() -> int:
     if status != _FAILED:
         return status
     failed = json.loads((PROJECT / ".pytest_cache/v/cache/lastfailed").read_text(encoding="utf-8"))
-    return _pytest(*sorted({test.partition("::")[0] for test in failed}))
+    return _pytest(*sorted({test.partition("::")[0] if test.startswith(_WHOLE) else test for test in failed}))
 
 
 if __name__ == "__main__":
