@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from burstd.model.errors import ProviderError
+from burstd.model.errors import CloudUnavailable, ProviderError, RateLimited
 
 _RETRY_S = 60.0
 Made = TypeVar("Made")
@@ -39,3 +39,28 @@ class Kept(Generic[Made]):
                         raise
                     self._until = now + _RETRY_S
             return self._known[0]
+
+
+class KeptEach(Generic[Made]):
+    """The same for answers to many words. What the cloud refuses is not kept on: only that it does not answer."""
+
+    def __init__(self, read: Callable[[str], Made], for_s: float, clock: Callable[[], float]) -> None:
+        self._read = read
+        self._for_s = for_s
+        self._clock = clock
+        self._known: dict[str, tuple[float, Made]] = {}
+
+    def get(self, word: str) -> Made:
+        """Raises what reading raises."""
+        found = self._known.get(word)
+        if found is not None and self._clock() < found[0]:
+            return found[1]
+        for_s = self._for_s
+        try:
+            made = self._read(word)
+        except (CloudUnavailable, RateLimited):
+            if found is None:
+                raise
+            made, for_s = found[1], _RETRY_S
+        self._known[word] = (self._clock() + for_s, made)
+        return made

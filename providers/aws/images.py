@@ -10,6 +10,7 @@ from typing import Any
 from burstd.model.errors import BadRequest, NotFound
 from providers.aws.calls import Calls
 from providers.aws.settings import AwsSettings
+from providers.kept import KeptEach
 
 _KEPT_S = 300.0
 _FORMS = "ami-..., name:PATTERN or ssm:PARAMETER"
@@ -32,19 +33,14 @@ class Images:
     def __init__(self, settings: AwsSettings, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._calls = calls
-        self._clock = clock
-        self._known: dict[str, tuple[float, Image]] = {}
+        self._kept = KeptEach(self._look_up, _KEPT_S, clock)
 
     def find(self, word: str) -> Image:
         """The image that ``word`` means, or the settings' own where it is empty. Raises BadRequest with the remedy."""
         word = word or self._settings.image
         if not word:
             raise BadRequest(f"no image is named: set image in the provider's settings or the pool's offers ({_FORMS})")
-        until, known = self._known.get(word, (0.0, None))
-        if known is None or self._clock() >= until:
-            known = self._look_up(word)
-            self._known[word] = (self._clock() + _KEPT_S, known)
-        return known
+        return self._kept.get(word)
 
     def _look_up(self, word: str) -> Image:
         kind, _, rest = word.partition(":")

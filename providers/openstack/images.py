@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotFound, RateLimited
+from burstd.model.errors import BadRequest, NotFound
+from providers.kept import KeptEach
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
 
 _KEPT_S = 300.0
-_RETRY_S = 60.0
 _GIB = 1 << 30
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _FORMS = "an id, a name, newest:PATTERN or property:KEY=VALUE"
@@ -46,25 +46,14 @@ class Images:
     def __init__(self, settings: OpenStackSettings, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._calls = calls
-        self._clock = clock
-        self._known: dict[str, tuple[float, Image]] = {}
+        self._kept = KeptEach(self._look_up, _KEPT_S, clock)
 
     def find(self, word: str) -> Image:
         """The image that ``word`` means, or the settings' own where it is empty. Raises BadRequest with the remedy."""
         word = word or self._settings.image
         if not word:
             raise BadRequest(f"no image is named: set image in the provider's settings or the pool's offers ({_FORMS})")
-        until, known = self._known.get(word, (0.0, None))
-        if known is None or self._clock() >= until:
-            for_s = _KEPT_S
-            try:
-                known = self._look_up(word)
-            except (CloudUnavailable, RateLimited):
-                if known is None:
-                    raise
-                for_s = _RETRY_S
-            self._known[word] = (self._clock() + for_s, known)
-        return known
+        return self._kept.get(word)
 
     def _look_up(self, word: str) -> Image:
         if _UUID.fullmatch(word):

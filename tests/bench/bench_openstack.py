@@ -69,6 +69,9 @@ def http_counted(library: Library) -> Iterator[None]:
         requests.Session.request = real  # type: ignore[method-assign]
 
 
+_PATIENCE_S = 600.0
+
+
 def provider_for(plane: ControlPlane, project: Project, folder: Path) -> tuple[OpenStackProvider, Calls]:
     """Of a site with this project."""
     clouds = folder / "clouds.yaml"
@@ -111,7 +114,10 @@ def alone(plane: ControlPlane, project: Project, folder: Path, machines: int) ->
 
 
 def _until(provider: OpenStackProvider, states: set[InstanceState]) -> None:
-    while {one.state for one in provider.instances()} - states:
+    end = time.monotonic() + _PATIENCE_S
+    while others := {one.state for one in provider.instances()} - states:
+        if InstanceState.ERROR in others or time.monotonic() > end:
+            raise RuntimeError(f"the servers never got there: {', '.join(sorted(others))}")
         time.sleep(1.0)
 
 
