@@ -237,8 +237,7 @@ def _order(pool: Pool, offer: Offer) -> tuple[Decimal, bool, int, str]:
 
 def _parts(offer: Offer) -> list[str]:
     """A name with a slash in it must not shift the fields of a key."""
-    market = "spot" if offer.spot else "on-demand"
-    fields = (offer.provider, offer.region, offer.zone, offer.instance_type, market)
+    fields = (offer.provider, offer.region, offer.zone, offer.instance_type, offer.market)
     return [field.replace("/", "%2F") for field in fields]
 
 

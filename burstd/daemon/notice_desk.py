@@ -53,7 +53,7 @@ class NoticeDesk:
         self._workers = workers
         self._clock = clock
         self._pace = pace
-        self._queues = {name: _Queue(p) for name, p in providers.items() if isinstance(p, Notices) and p.has_notices}
+        self._queues = {name: _Queue(p) for name, p in providers.items() if isinstance(p, Notices) and p.notice_markets}
 
     def look(self, claims: Sequence[Claim]) -> None:
         """Reads the queues that are due; what they say comes with ``drain``."""
@@ -74,7 +74,8 @@ class NoticeDesk:
     def _due(self, name: str, queue: _Queue, claims: Sequence[Claim]) -> float:
         if queue.failures:
             return queue.read + min(self._pace.call_retry_s * 2.0 ** min(queue.failures - 1, 10), 60.0)
-        busy = any(c.offer.spot and c.offer.provider == name for c in claims)
+        markets = queue.source.notice_markets
+        busy = any(c.offer.provider == name and c.offer.market in markets for c in claims)
         return queue.read + (self._pace.notices_s if busy else self._pace.notices_idle_s)
 
     def _read(self, name: str, queue: _Queue) -> None:

@@ -45,10 +45,14 @@ class Offer:
     """When the price was learned, in seconds since 1970; 0: not known."""
 
     @property
+    def market(self) -> str:
+        """``spot`` or ``on-demand``."""
+        return "spot" if self.spot else "on-demand"
+
+    @property
     def id(self) -> str:
         """Stable name of the offer: ``provider/region/zone/type/market``."""
-        market = "spot" if self.spot else "on-demand"
-        return f"{self.provider}/{self.region}/{self.zone}/{self.instance_type}/{market}"
+        return f"{self.provider}/{self.region}/{self.zone}/{self.instance_type}/{self.market}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class OfferRule:
         """True where this rule names the offer."""
         return (
             offer.provider == self.provider
-            and ("spot" if offer.spot else "on-demand") in self.markets
+            and offer.market in self.markets
             and _any(self.instance_types, offer.instance_type)
             and _any(self.zones, offer.zone)
         )

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from burstd.model.errors import ProviderError
 from burstd.model.instance import Instance, Leftover
 from burstd.model.offer import Offer
+from burstd.model.shell import Shell
 
 
 class Idempotency(StrEnum):
@@ -140,8 +141,11 @@ class Notices(Protocol):
     """Optional ability: the cloud's announcements, by a queue of its own."""
 
     @property
-    def has_notices(self) -> bool:
-        """Whether there is a queue, going by the settings: without one nobody asks. Makes no call."""
+    def notice_markets(self) -> frozenset[str]:
+        """Whose machines the queue, going by the settings, speaks of: ``spot``, ``on-demand``; empty: there is none.
+
+        Makes no call. While there are machines of these markets the queue is read every few seconds.
+        """
         ...
 
     def notices(self) -> Sequence[Notice]:
@@ -162,6 +166,55 @@ class NodeWatch(Protocol):
 
         A notice is one line: ``interruption SECONDS`` (its end, in seconds since 1970) or ``rebalance``.
         """
+        ...
+
+
+@runtime_checkable
+class Shells(Protocol):
+    """Optional ability: machines are entered by the cloud's own interface; without it they are by ssh."""
+
+    def shell(self, instance_id: str, timeout_s: float) -> Shell:
+        """A way into a machine that runs. Makes at most one call. Raises NodeNotReady, NodeRefused, ProviderError."""
+        ...
+
+
+@runtime_checkable
+class Images(Protocol):
+    """Optional ability: an image's word stands for versions that come and go, and the cloud remembers earlier ones."""
+
+    def images(self, word: str) -> Sequence[str]:
+        """The versions of the word of a pool's rule (empty: of the settings' image), the newest first.
+
+        Each is such that ``LaunchRequest.image`` takes it and always means the same. A word that stands for itself
+        alone is the one version. One call. Raises BadRequest where there is no such image.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A way from outside the cloud to a port of one job's node."""
+
+    job_id: str
+    port: int
+    instance_id: str
+    url: str
+
+
+@runtime_checkable
+class Routes(Protocol):
+    """Optional ability: a web address for a port of a machine (a notebook). It ends with the machine at the latest."""
+
+    def open_route(self, instance_id: str, job_id: str, port: int) -> Route:
+        """Opens one; that which is there already is no error. Raises NotFound where the machine is gone."""
+        ...
+
+    def routes(self) -> Sequence[Route]:
+        """All of our cluster's, in few calls."""
+        ...
+
+    def close_routes(self, routes: Sequence[Route]) -> None:
+        """Those that are gone already are no error."""
         ...
 
 

@@ -164,9 +164,9 @@ class SimProvider:
             del self.cloud.things[thing.id]
 
     @property
-    def has_notices(self) -> bool:
+    def notice_markets(self) -> frozenset[str]:
         """See Notices."""
-        return True
+        return frozenset({"spot"})
 
     def notices(self) -> Sequence[Notice]:
         """See Notices."""

@@ -118,9 +118,9 @@ class AwsProvider:
         return self._listing.console(instance_id)
 
     @property
-    def has_notices(self) -> bool:
-        """Whether the settings name a queue."""
-        return self._notices.has_queue
+    def notice_markets(self) -> frozenset[str]:
+        """Spot, where the settings name a queue."""
+        return frozenset({"spot"} if self._notices.has_queue else ())
 
     def notices(self) -> Sequence[Notice]:
         """Those in the settings' queue; none where there is no queue."""

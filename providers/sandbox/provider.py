@@ -161,9 +161,9 @@ class SandboxProvider:
         return [Quota("instances", quota.limit, quota.used)]
 
     @property
-    def has_notices(self) -> bool:
+    def notice_markets(self) -> frozenset[str]:
         """Every sandbox has a queue."""
-        return True
+        return frozenset({"spot"})
 
     def notices(self) -> Sequence[Notice]:
         """What was announced of our instances."""

@@ -200,7 +200,7 @@ def test_a_queue_without_news_costs_no_loop_and_none_is_not_asked(
     monkeypatch.setattr(SimProvider, "notices", counted_notices)
     seen = []
     for has in (True, False):
-        monkeypatch.setattr(SimProvider, "has_notices", has)
+        monkeypatch.setattr(SimProvider, "notice_markets", frozenset({"spot"} if has else ()))
         folder = tmp_path / str(has)
         folder.mkdir()
         w = World(folder, template=template, alpha="sim", spot=True)
