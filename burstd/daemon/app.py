@@ -36,7 +36,7 @@ from burstd.model.prover import Prover
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import SlurmView
-from burstd.node.prover import SshProver
+from burstd.node.prover import NodeProver
 from burstd.node.storage import StorageProver
 from burstd.settings import (
     Fault,
@@ -123,7 +123,7 @@ def run(ready: Ready) -> None:
         workers = ThreadWorkers(wake, settings.daemon.workers)
         stack.callback(workers.close)
         hints = Hints(settings, make.commands(settings), clock, wake)
-        prover = make.prover(settings, scheduler, clock)
+        prover = make.prover(settings, scheduler, clock, providers)
         room = _staging(ready, stack, store, workers, clock, hints, prover, lambda: reconciler.rules.pools)
         reconciler = Reconciler(
             cluster=settings.cluster, rules=rules(ready), pace=pace(settings), store=store, scheduler=scheduler,
@@ -140,7 +140,7 @@ def _staging(
     workers: ThreadWorkers,
     clock: SteadyClock,
     hints: Hints,
-    prover: SshProver,
+    prover: NodeProver,
     pools: Callable[[], Mapping[str, Pool]],
 ) -> StageRoom | None:
     """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
@@ -156,7 +156,7 @@ def _staging(
     return StageRoom(settings, ready.resolved.stores[settings.staging.store], around, stack)
 
 
-def _prover(nodes: SshProver, room: StageRoom | None, settings: Settings) -> Prover:
+def _prover(nodes: NodeProver, room: StageRoom | None, settings: Settings) -> Prover:
     """One that knows storage nodes too, where there may be any."""
     if room is None:
         return nodes

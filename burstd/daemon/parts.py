@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from burstd.model.clock import Clock
 from burstd.model.offer import Pool
+from burstd.model.provider import Provider, Shells
 from burstd.model.scheduler import Scheduler
 from burstd.node.hostkeys import Trust
 from burstd.node.keys import ensure_ssh_key
-from burstd.node.prover import Site, SshProver
+from burstd.node.prover import NodeProver, Site
 from burstd.node.user_data import UserData, render
 from burstd.settings import Settings
 from burstd.slurm.commands import Commands
@@ -41,7 +42,7 @@ def scheduler(settings: Settings, clock: Clock) -> Scheduler:
     return chosen
 
 
-def prover(settings: Settings, slurm: Scheduler, clock: Clock) -> SshProver:
+def prover(settings: Settings, slurm: Scheduler, clock: Clock, providers: Mapping[str, Provider]) -> NodeProver:
     """What makes machines into nodes; makes burstd's own ssh key at the first start."""
     ensure_ssh_key(settings.ssh_key)
     node = settings.node
@@ -68,7 +69,8 @@ def prover(settings: Settings, slurm: Scheduler, clock: Clock) -> SshProver:
         slurmd_options=node.slurmd_options,
         connect_timeout_s=node.connect_timeout_s,
     )
-    return SshProver(site, slurm_version=slurm.version, wall=clock.wall)
+    shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, Shells)}
+    return NodeProver(site, slurm_version=slurm.version, wall=clock.wall, shells=shells)
 
 
 def user_data(settings: Settings) -> Callable[[Pool, str], str]:

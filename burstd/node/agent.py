@@ -1,4 +1,4 @@
-"""burstd's agent on nodes: delivered once to each, asked over the ssh session that proved the node."""
+"""burstd's agent on nodes: delivered once to each, asked over the way in by which the node was proved."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from burstd.data.bundle import agent_bundle
 from burstd.model.claim import Claim
 from burstd.model.errors import BurstdError
+from burstd.model.shell import Shell
 from burstd.node.errors import CommandFailed
-
-if TYPE_CHECKING:
-    from burstd.node.session import Session
 
 Message = dict[str, Any]
 FOLDER = "/var/lib/burst"
@@ -55,7 +53,7 @@ class AgentStopped(BurstdError):
 class NodeAgent:
     """Has agents on nodes do things. May be called from several threads. ``connect``: a session with a claim's node."""
 
-    def __init__(self, connect: Callable[[Claim], Session], folder: str = FOLDER) -> None:
+    def __init__(self, connect: Callable[[Claim], Shell], folder: str = FOLDER) -> None:
         self._connect = connect
         self._bundle = agent_bundle()
         digest = hashlib.sha256(self._bundle).hexdigest()
@@ -96,7 +94,7 @@ class NodeAgent:
                     else:
                         talk.say(json.dumps(answer(said)).encode() + b"\n")
 
-    def _deliver(self, session: Session) -> None:
+    def _deliver(self, session: Shell) -> None:
         size = str(len(self._bundle))
         done = session.script(_DELIVER, self._path, size, "look")
         if done.rc == 65:

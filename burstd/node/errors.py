@@ -1,4 +1,7 @@
-"""What can go wrong between burstd and a machine. Each says through ``again`` whether trying again makes sense."""
+"""What can go wrong between burstd and a machine. Each says through ``again`` whether trying again makes sense.
+
+Beside those of burstd.model.shell.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,6 @@ class NotReachable(NodeNotReady):
 
 class HostKeyUnknown(NodeNotReady):
     """Its console has not shown its host keys so far."""
-
-    again = True
-
-
-class ConnectionLost(NodeNotReady):
-    """The connection broke; how far the machine got is not known, and every step may be repeated."""
-
-    again = True
-
-
-class CommandTimedOut(NodeNotReady):
-    """The machine did not finish in time."""
 
     again = True
 

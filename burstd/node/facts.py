@@ -6,12 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
+from burstd.model.shell import Shell
 from burstd.node.errors import CommandFailed
-
-if TYPE_CHECKING:
-    from burstd.node.session import Session
 
 _VERSION = re.compile(r"\b(\d+)\.(\d+)\.(\d+)")
 _GPU = re.compile(r"^GPU \d+: (.*?)(?: \(UUID: .*\))?$")
@@ -32,6 +29,8 @@ class Ids:
 class Facts:
     """What a machine says it is. None or empty: it has not, or could not say."""
 
+    uid: int = 0
+    """As whom burstd acts there."""
     hostname: str = ""
     kernel: str = ""
     os: str = ""
@@ -66,11 +65,11 @@ class Facts:
 
 
 def gather(
-    session: Session, *, gpu_devices: str, users: Sequence[str], wall: Callable[[], float], timeout_s: float = 60.0
+    session: Shell, *, gpu_devices: str, users: Sequence[str], wall: Callable[[], float], timeout_s: float = 60.0
 ) -> Facts:
     """Asks the machine. ``gpu_devices``: a shell pattern; ``wall``: the head's clock, in seconds since 1970.
 
-    Raises CommandFailed, and what ``Session.run`` raises.
+    Raises CommandFailed, and what ``Shell.run`` raises.
     """
     text = files("burstd.node").joinpath("facts.sh").read_text(encoding="utf-8")
     asked = wall()
@@ -102,6 +101,7 @@ def parse(text: str, *, asked: float, answered: float) -> Facts | None:
     version = _VERSION.search(one("slurmd"))
     clock = re.fullmatch(r"\d+(\.\d+)?", one("clock"))
     return Facts(
+        uid=number("uid") or 0,
         hostname=one("hostname"),
         kernel=one("kernel"),
         os=one("os").strip(),

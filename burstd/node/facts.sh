@@ -10,6 +10,7 @@ devices=$1
 shift
 
 say clock "$(date +%s.%N)"
+say uid "$(id -u)"
 say hostname "$(uname -n)"
 say kernel "$(uname -r)"
 [ -r /etc/os-release ] && say os "$(. /etc/os-release; echo "${ID:-} ${VERSION_ID:-${VERSION_CODENAME:-}}")"

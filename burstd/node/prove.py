@@ -10,16 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import structlog
 
+from burstd.model.shell import CommandTimedOut, ConnectionLost, Shell
 from burstd.node.checks import Expected, Failure, judge
-from burstd.node.errors import CommandFailed, CommandTimedOut, ConnectionLost, SlurmdNotStarted
+from burstd.node.errors import CommandFailed, SlurmdNotStarted
 from burstd.node.facts import Facts, gather
-
-if TYPE_CHECKING:
-    from burstd.node.session import Session
 
 log = structlog.get_logger(__name__)
 
@@ -33,8 +30,8 @@ class ProofRequest:
 
     expected: Expected
     munge_key: bytes = field(repr=False)
-    credential: Callable[[], str]
-    """A fresh credential of the head's munged, that the machine's munged must believe."""
+    credential: Callable[[int], str]
+    """A fresh credential of the head's munged, that the machine's munged must believe, for this user's eyes only."""
     wall: Callable[[], float]
     """The head's clock, in seconds since 1970."""
     gpu_devices: str = NVIDIA
@@ -51,7 +48,7 @@ class Proof:
     seconds: float
 
 
-def prove(request: ProofRequest, connect: Callable[[], Session], reached: Callable[[], None] = lambda: None) -> Proof:
+def prove(request: ProofRequest, connect: Callable[[], Shell], reached: Callable[[], None] = lambda: None) -> Proof:
     """Connects, has the machine say what it is, judges that, and where all is well hands the secrets over.
 
     ``reached`` is called once it answers. Raises what ``connect`` raises, CommandFailed (munge), ConnectionLost,
@@ -64,11 +61,11 @@ def prove(request: ProofRequest, connect: Callable[[], Session], reached: Callab
         facts = gather(session, gpu_devices=request.gpu_devices, users=users, wall=request.wall)
         failures = tuple(judge(facts, request.expected)) or tuple(_commands(session, request.commands))
         if not failures:
-            _hand_over(session, request)
+            _hand_over(session, request, facts.uid)
     return Proof(failures, facts, time.monotonic() - began)
 
 
-def _commands(session: Session, commands: Mapping[str, str]) -> Iterator[Failure]:
+def _commands(session: Shell, commands: Mapping[str, str]) -> Iterator[Failure]:
     for name, command in commands.items():
         done = session.script(command, timeout_s=60.0)
         if done.rc != 0:
@@ -76,9 +73,9 @@ def _commands(session: Session, commands: Mapping[str, str]) -> Iterator[Failure
             yield Failure(name, f"success of '{command}'", f"'{done.complaint}' (exit status {done.rc})", remedy)
 
 
-def _hand_over(session: Session, request: ProofRequest) -> None:
+def _hand_over(session: Shell, request: ProofRequest, uid: int) -> None:
     """Through the encrypted channel's standard input only: arguments can be read by every user of a machine."""
-    content = request.credential().strip().encode("ascii") + b"\n" + request.munge_key
+    content = request.credential(uid).strip().encode("ascii") + b"\n" + request.munge_key
     done = session.script(_script("munge.sh"), str(len(request.munge_key)), input=content, timeout_s=60.0)
     if done.rc != 0:
         raise CommandFailed(
@@ -88,7 +85,7 @@ def _hand_over(session: Session, request: ProofRequest) -> None:
 
 def start(
     slot: str,
-    connect: Callable[[], Session],
+    connect: Callable[[], Shell],
     *,
     conf_server: str = "",
     options: Sequence[str] = (),
@@ -124,7 +121,7 @@ def start(
         raise SlurmdNotStarted(f"slurmd did not start as {slot}: {done.complaint}")
 
 
-def _watch(session: Session, slot: str, script: str) -> None:
+def _watch(session: Shell, slot: str, script: str) -> None:
     """A machine that cannot watch is a node all the same: its cloud's queue, or its end, tells."""
     loop = _script("watch.sh").encode()
     try:

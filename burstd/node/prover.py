@@ -1,4 +1,4 @@
-"""The Prover that speaks ssh: claims and pools in, errors of the model out."""
+"""The Prover that enters machines, by ssh or as their provider can: claims and pools in, errors of the model out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from burstd.model.claim import Claim
-from burstd.model.errors import ProviderError
+from burstd.model.errors import NodeRefused, ProviderError
 from burstd.model.offer import Pool
+from burstd.model.shell import Shell
 from burstd.node.checks import Expected, Failure, reference, version
 from burstd.node.errors import ClockNotSet, HeadNotReady, HostKeyUnknown, HostKeyUnobtainable, NotReachable, Unlike
 from burstd.node.hostkeys import HostKeys, Pins, Trust, keys_of_console
@@ -57,7 +58,7 @@ class Site:
     connect_timeout_s: float = 10.0
 
 
-class SshProver:
+class NodeProver:
     """Implements ``burstd.model.prover.Prover``. May be called from several threads."""
 
     def __init__(
@@ -66,17 +67,20 @@ class SshProver:
         *,
         slurm_version: Callable[[], tuple[int, ...]],
         wall: Callable[[], float],
-        credential: Callable[[], str] | None = None,
+        credential: Callable[[int], str] | None = None,
+        shells: Mapping[str, Callable[[str, float], Shell]] | None = None,
     ) -> None:
         """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970.
 
-        ``credential``: a fresh one of the head's munged; by default munge is asked.
+        ``credential``: a fresh one of the head's munged for a uid of the machine; by default munge is asked.
+        ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
         """
         self._site = site
         self._slurm_version = slurm_version
         self._wall = wall
         self._credential = credential or self._munge
         self._pins = Pins(site.pins)
+        self._shells = shells or {}
 
     def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """See ``Prover.prove``. A NodeRefused of ours names each difference; its cause is the first one's check."""
@@ -100,12 +104,22 @@ class SshProver:
             options=site.slurmd_options, command=site.start_command, watch=watch,
         )  # fmt: skip
 
-    def connect(self, claim: Claim, console: Callable[[], str] | None = None) -> Session:
-        """A session with the machine of a claim; ``console`` as for ``prove``, for one that has not been proved.
+    def connect(self, claim: Claim) -> Shell:
+        """A way into the machine of a claim that was proved. Raises NodeNotReady, NodeRefused."""
+        return self._connect(claim, None)
+
+    def session(self, claim: Claim, console: Callable[[], str] | None = None) -> Session:
+        """One of ssh; ``console`` as for ``prove``, for a machine that has not been proved.
 
         Raises NodeNotReady, NodeRefused.
         """
-        return self._connect(claim, console)
+        if claim.offer.provider in self._shells:
+            raise NodeRefused(
+                f"machines of {claim.offer.provider} have no ssh, which a storage node needs: let another provider "
+                "fill it, or use a store of kind pvc or s3",
+                cause="ssh",
+            )
+        return self._ssh(claim, console)
 
     def keep(self, claim_ids: Collection[str]) -> None:
         """Forgets the host keys of all claims but these, which live."""
@@ -135,9 +149,9 @@ class SshProver:
             raise HeadNotReady(f"the cluster's munge key {file} is empty: make one with mungekey")
         return key
 
-    def _munge(self) -> str:
-        """Good for a minute, and for root of the machine only."""
-        argv = ["munge", "--no-input", "--restrict-uid=0", "--ttl=60"]
+    def _munge(self, uid: int) -> str:
+        """Good for a minute, and for this user of the machine only."""
+        argv = ["munge", "--no-input", f"--restrict-uid={uid}", "--ttl=60"]
         argv += [f"--socket={self._site.munge_socket}"] if self._site.munge_socket else []
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=10.0, check=False)
@@ -147,7 +161,16 @@ class SshProver:
             raise HeadNotReady(f"munge does not work on the head: {done.stderr.strip()}. Look at munge.service there")
         return done.stdout
 
-    def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Session:
+    def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Shell:
+        enter = self._shells.get(claim.offer.provider)
+        if enter is None:
+            return self._ssh(claim, console)
+        try:
+            return enter(claim.instance_id, self._site.connect_timeout_s)
+        except ProviderError as error:
+            raise NotReachable(f"{claim.slot} cannot be entered: {error}") from error
+
+    def _ssh(self, claim: Claim, console: Callable[[], str] | None) -> Session:
         # paramiko is slow to import, and a daemon that starts no machine needs none of it.
         from burstd.node.session import Target, answers, connect  # noqa: PLC0415
 

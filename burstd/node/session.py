@@ -18,11 +18,10 @@ from typing import Self
 
 import paramiko
 
+from burstd.model.shell import LINE_BYTES, OUTPUT_BYTES, CommandTimedOut, ConnectionLost, Result
 from burstd.node.errors import (
     AuthRefused,
     CommandFailed,
-    CommandTimedOut,
-    ConnectionLost,
     HostKeyMismatch,
     Incompatible,
     NotAuthorizedYet,
@@ -33,11 +32,8 @@ from burstd.node.keys import KeyUnusable
 
 # paramiko's threads log a traceback for every host that does not answer so far; all of it reaches us as exceptions.
 _CHANNEL = "burstd.node.transport"
-_OUTPUT_LIMIT = 1 << 20
 _LISTEN_S = 0.5
 _STATUS_S = 5.0
-LINE_BYTES = 64 << 20
-"""No line that is heard is longer: the longest tell what was collected, a few hundred bytes for each object."""
 _PUT = """
 set -eu
 umask 077
@@ -59,21 +55,6 @@ class Target:
     key: Path
     user: str = "root"
     port: int = 22
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a command came to: exit status, standard output and standard error."""
-
-    rc: int
-    out: str
-    err: str
-
-    @property
-    def complaint(self) -> str:
-        """The last line that it said, for an error message."""
-        lines = [*self.out.strip().splitlines(), *self.err.strip().splitlines()]
-        return lines[-1][-400:] if lines else f"exit status {self.rc}"
 
 
 def answers(target: Target, timeout_s: float) -> None:
@@ -346,5 +327,5 @@ def _read(channel: paramiko.Channel, receive: Callable[[int], bytes], deadline: 
             return b"".join(chunks).decode("utf-8", "replace")
         chunks.append(chunk)
         size += len(chunk)
-        if size > _OUTPUT_LIMIT:
-            raise EOFError(f"more than {_OUTPUT_LIMIT} bytes of output")
+        if size > OUTPUT_BYTES:
+            raise EOFError(f"more than {OUTPUT_BYTES} bytes of output")

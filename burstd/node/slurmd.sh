@@ -7,6 +7,8 @@ PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
 export LC_ALL PATH
 umask 022
 name=$1
+# A pod has a way of its own.
+if [ -r /burstd/start.sh ]; then exec sh /burstd/start.sh "$@"; fi
 fail() { echo "$*" >&2; exit 1; }
 # The lines of standard input that say what went wrong, on one line.
 why() {

@@ -13,7 +13,7 @@ from burstd.model.offer import Pool
 from burstd.model.storage_node import NodePlace, NodeWish
 from burstd.node.errors import HeadNotReady
 from burstd.node.keys import KeyUnusable, ensure_ssh_key
-from burstd.node.prover import SshProver
+from burstd.node.prover import NodeProver
 
 USER = "burst"
 SSH_PORT = 22
@@ -41,7 +41,7 @@ def place_of(folder: Path, claim: Claim) -> NodePlace:
 class StorageProver:
     """Proves storage nodes, and leaves all others to the prover of Slurm's nodes. See Prover."""
 
-    def __init__(self, nodes: SshProver, folder: Path, wishes: Callable[[], Mapping[str, NodeWish]]) -> None:
+    def __init__(self, nodes: NodeProver, folder: Path, wishes: Callable[[], Mapping[str, NodeWish]]) -> None:
         """``wishes``: by pool."""
         self._nodes = nodes
         self._folder = folder
@@ -52,7 +52,7 @@ class StorageProver:
         if claim.cause is not Cause.STORAGE:
             return self._nodes.prove(claim, pool, console, reached)
         wish = self._wishes()[pool.name]
-        with self._nodes.connect(claim, console) as session:
+        with self._nodes.session(claim, console) as session:
             reached()
             # Agents on nodes get the private half: it is good for this machine and this user only.
             line = f"restrict {self._own_key(claim)}\n"

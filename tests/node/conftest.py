@@ -68,9 +68,9 @@ class Machines:
         )
         return self.cluster.lab.start(spec)
 
-    def credential(self) -> str:
+    def credential(self, uid: int = 0) -> str:
         """Of the head's munged."""
-        return self.cluster.head.run(["munge", "-n", "--restrict-uid=0"]).stdout
+        return self.cluster.head.run(["munge", "-n", f"--restrict-uid={uid}"]).stdout
 
     def console_of(self, box: Box) -> Callable[[], str]:
         """Its console once the keys are there: what a later try of burstd would see."""

@@ -17,8 +17,8 @@ from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.data import Piece
 from burstd.model.offer import Offer
 from burstd.model.shape import Shape
+from burstd.model.shell import ConnectionLost
 from burstd.node.agent import FOLDER, AgentError, AgentStopped, NodeAgent
-from burstd.node.errors import ConnectionLost
 from burstd.node.hostkeys import HostKeys, Trust, keys_of_console
 from burstd.node.session import Target, connect
 from providers.sandbox.box import Box

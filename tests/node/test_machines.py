@@ -30,7 +30,7 @@ from burstd.node.errors import (
 )
 from burstd.node.hostkeys import Trust, keys_of_console
 from burstd.node.keys import ensure_ssh_key
-from burstd.node.prover import Site, SshProver
+from burstd.node.prover import NodeProver, Site
 from providers.sandbox.box import Box
 from providers.sandbox.description import File
 from tests.lab.slurm_files import VERSIONS
@@ -57,9 +57,9 @@ class Bench:
         self.late_s = 0.0
         self.reached: list[str] = []
 
-    def prover(self, **changes: object) -> SshProver:
+    def prover(self, **changes: object) -> NodeProver:
         site = replace(self.site, **changes)  # type: ignore[arg-type]
-        return SshProver(
+        return NodeProver(
             site, slurm_version=lambda: self.version, wall=lambda: time.time() + self.late_s,
             credential=self.machines.credential,
         )  # fmt: skip

@@ -9,14 +9,14 @@ from typing import Self, cast
 import pytest
 
 from burstd.model.shape import Shape
+from burstd.model.shell import CommandTimedOut, ConnectionLost, Result, Shell
 from burstd.node.checks import Expected
-from burstd.node.errors import CommandFailed, CommandTimedOut, ConnectionLost
+from burstd.node.errors import CommandFailed
 from burstd.node.prove import ProofRequest, prove, start
-from burstd.node.session import Result, Session
 
 KEY = b"the cluster's munge key: 32 bytes"
 CREDENTIAL = "MUNGE:AwQFAACredential:"
-FACTS = "clock=1000.0\ncpus=2\nmemory_mib=1000\nfree_mib=1000\nslurmd=slurm 22.05.8\nmunge=munge-0.5\nend=1\n"
+FACTS = "clock=1000.0\nuid=1000\ncpus=2\nmemory_mib=1000\nfree_mib=1000\nslurmd=slurm 22.05.8\nmunge=munge-0.5\nend=1\n"
 
 
 class Recorder:
@@ -44,16 +44,16 @@ class Recorder:
 
 def request(cpus: int = 2, commands: dict[str, str] | None = None) -> ProofRequest:
     expected = Expected(Shape(cpus, 1000), (22, 5, 8))
-    return ProofRequest(expected, KEY, lambda: CREDENTIAL + "\n", lambda: 1000.0, commands=commands or {})
+    return ProofRequest(expected, KEY, lambda uid: f"{CREDENTIAL}{uid}\n", lambda: 1000.0, commands=commands or {})
 
 
 def test_secrets_travel_on_standard_input_alone() -> None:
     recorder = Recorder([Result(0, FACTS, ""), Result(0, "", "")])
-    proof = prove(request(), lambda: cast("Session", recorder))
+    proof = prove(request(), lambda: cast("Shell", recorder))
     assert proof.failures == ()
     (_, asking), (said, given) = recorder.asked
     assert asking == b""
-    assert given == CREDENTIAL.encode() + b"\n" + KEY
+    assert given == CREDENTIAL.encode() + b"1000\n" + KEY
     assert KEY.decode() not in said
     assert CREDENTIAL not in said
     assert KEY.decode() not in repr(request())
@@ -68,7 +68,7 @@ def test_secrets_travel_on_standard_input_alone() -> None:
 )
 def test_a_machine_that_differs_is_asked_nothing_more(asked: ProofRequest, answers: list[Result], name: str) -> None:
     recorder = Recorder(answers)
-    proof = prove(asked, lambda: cast("Session", recorder))
+    proof = prove(asked, lambda: cast("Shell", recorder))
     assert [f.name for f in proof.failures] == [name]
     assert recorder.answers == []
     assert all(given == b"" for _, given in recorder.asked)
@@ -77,18 +77,18 @@ def test_a_machine_that_differs_is_asked_nothing_more(asked: ProofRequest, answe
 def test_a_machine_that_cannot_say_what_it_is() -> None:
     recorder = Recorder([Result(127, "", "sh: awk: not found")])
     with pytest.raises(CommandFailed, match="could not say what it is: sh: awk: not found") as caught:
-        prove(request(), lambda: cast("Session", recorder))
+        prove(request(), lambda: cast("Shell", recorder))
     assert caught.value.rc == 127
 
 
 @pytest.mark.parametrize("answer", [CommandTimedOut("slow"), ConnectionLost("gone"), Result(1, "", "no /run")])
 def test_a_machine_that_cannot_watch_is_a_node_all_the_same(answer: Result | Exception) -> None:
     recorder = Recorder([Result(0, "", ""), answer])
-    start("cl1", lambda: cast("Session", recorder), watch="true")
+    start("cl1", lambda: cast("Shell", recorder), watch="true")
     assert recorder.answers == []
     assert recorder.asked[1][1].endswith(b"true")
 
 
 def test_a_machine_that_cannot_start_slurmd_in_time_is_none() -> None:
     with pytest.raises(CommandTimedOut):
-        start("cl1", lambda: cast("Session", Recorder([CommandTimedOut("slow")])), watch="true")
+        start("cl1", lambda: cast("Shell", Recorder([CommandTimedOut("slow")])), watch="true")

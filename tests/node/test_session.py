@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from burstd.node.errors import CommandFailed, CommandTimedOut, ConnectionLost
+from burstd.model.shell import CommandTimedOut, ConnectionLost
+from burstd.node.errors import CommandFailed
 from burstd.node.hostkeys import HostKeys, Trust, keys_of_console
 from burstd.node.session import Session, Target, connect
 from providers.sandbox.box import Box

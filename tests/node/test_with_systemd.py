@@ -14,7 +14,7 @@ from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.offer import Offer
 from burstd.node.errors import SlurmdNotStarted
 from burstd.node.hostkeys import keys_of_console
-from burstd.node.prover import Site, SshProver
+from burstd.node.prover import NodeProver, Site
 from burstd.node.user_data import UserData, render
 from providers.sandbox.bootscript import cloud_init_files
 from providers.sandbox.box import BoxSpec
@@ -61,9 +61,9 @@ def test_units_start_what_is_started_by_hand_elsewhere(machines: Machines, machi
         skip=frozenset({"cpus", "memory"}),
     )  # fmt: skip
 
-    def prover(site: Site = site) -> SshProver:
+    def prover(site: Site = site) -> NodeProver:
         version = VERSIONS[cluster.release][:2]
-        return SshProver(site, slurm_version=lambda: version, wall=time.time, credential=machines.credential)
+        return NodeProver(site, slurm_version=lambda: version, wall=time.time, credential=machines.credential)
 
     # slurmd, which the packages enable, must not hold up the boot until it has a configuration.
     assert machine.shows("slurmd", "ActiveState") == "inactive"
