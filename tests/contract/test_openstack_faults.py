@@ -25,8 +25,9 @@ from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceStat
 from burstd.model.provider import Provider
 from burstd.testing.cloud_world import OURS, THEIRS, launch, live, outcome_of, request, requests_of, serve, verdict
 from tests.lab.openstack import conf, seed
-from tests.lab.openstack.proxy import cut, held, lost, says
+from tests.lab.openstack.proxy import says
 from tests.lab.openstack.world import FREE, LAUNCH, LOGIN, NO_ID, Account, OpenStackWorld
+from tests.lab.proxy import cut, held, lost
 
 pytestmark = pytest.mark.clouds
 

@@ -23,7 +23,8 @@ from providers.openstack.settings import OpenStackSettings
 from tests.lab.openstack import seed
 from tests.lab.openstack.plane import ControlPlane
 from tests.lab.openstack.projects import SECURITY_GROUP, Project
-from tests.lab.openstack.proxy import Proxy, answers, changed, followed, lost, says
+from tests.lab.openstack.proxy import Proxy, says
+from tests.lab.proxy import answers, changed, followed, lost
 
 LAUNCH, LIST, END, FREE = (
     "nova POST /servers", "nova GET /servers/detail", "nova DELETE /servers/ID", "neutron DELETE /ports/ID",
