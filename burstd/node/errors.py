@@ -80,6 +80,15 @@ class Incompatible(NodeRefused):
         super().__init__(message, cause="ssh")
 
 
+class ForwardingForbidden(NodeRefused):
+    """Its sshd carries no connections to its ports."""
+
+    again = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause="ssh")
+
+
 class CommandFailed(NodeRefused):
     """A command on the machine ended with an error. ``rc``: its exit status; ``err``: the end of what it said."""
 

@@ -5,6 +5,7 @@ Imports paramiko: import this module only when a machine is to be spoken to.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shlex
 import socket
@@ -18,10 +19,11 @@ from typing import Self
 
 import paramiko
 
-from burstd.model.shell import LINE_BYTES, OUTPUT_BYTES, CommandTimedOut, ConnectionLost, Result
+from burstd.model.shell import LINE_BYTES, OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening, Result
 from burstd.node.errors import (
     AuthRefused,
     CommandFailed,
+    ForwardingForbidden,
     HostKeyMismatch,
     Incompatible,
     NotAuthorizedYet,
@@ -33,6 +35,7 @@ from burstd.node.keys import KeyUnusable
 # paramiko's threads log a traceback for every host that does not answer so far; all of it reaches us as exceptions.
 _CHANNEL = "burstd.node.transport"
 _LISTEN_S = 0.5
+_PROHIBITED = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED of RFC 4254, 5.1
 _STATUS_S = 5.0
 _PUT = """
 set -eu
@@ -210,6 +213,28 @@ class Session:
             raise ConnectionLost(f"{self._target.address} hung up before it ran {argv[0]}: {error}") from None
         return Talk(channel, self._target.address)
 
+    def dial(self, port: int, timeout_s: float = 30.0) -> Wire:
+        """Connects to a TCP port of the machine's 127.0.0.1. Raises NotListening, ConnectionLost, ForwardingForbidden.
+
+        The wire ends with the session.
+        """
+        there = f"{self._target.address} port {port}"
+        try:
+            channel = self._transport.open_channel(
+                "direct-tcpip", ("127.0.0.1", port), ("127.0.0.1", 0), timeout=timeout_s
+            )
+        except paramiko.ChannelException as error:
+            if error.code == _PROHIBITED:
+                raise ForwardingForbidden(
+                    f"the sshd of {self._target.address} lets burstd forward nothing: set 'AllowTcpForwarding local' "
+                    "in the sshd_config of its image"
+                ) from None
+            raise NotListening(f"nothing listens at {there} so far ({error.text})") from None
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.close()
+            raise ConnectionLost(f"{self._target.address} hung up before burstd was at port {port}: {error}") from None
+        return Wire(channel)
+
     def put(self, path: str, content: bytes, *, mode: int = 0o644, owner: str = "root:root") -> None:
         """Writes a file whole: it is there with all its content, mode and owner (``user:group``), or as before.
 
@@ -302,6 +327,32 @@ class Talk:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Wire:
+    """A connection to a port of a machine; see ``burstd.model.shell.Wire``."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        channel.settimeout(None)
+        self._channel = channel
+
+    def recv(self, most: int) -> bytes:
+        """What came; empty: the other side has said all. Raises OSError."""
+        return self._channel.recv(most)
+
+    def sendall(self, data: bytes) -> None:
+        """Raises OSError."""
+        self._channel.sendall(data)
+
+    def finish(self) -> None:
+        """Nothing more is sent; what the other side says can still be received."""
+        # Where the machine is gone there is nobody left to be told.
+        with contextlib.suppress(EOFError, OSError):
+            self._channel.shutdown_write()
+
+    def close(self) -> None:
+        """Ends it; a ``recv`` that waits returns. May be repeated."""
+        self._channel.close()
 
 
 def _send(channel: paramiko.Channel, content: bytes) -> None:

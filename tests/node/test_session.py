@@ -7,10 +7,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from burstd.model.shell import CommandTimedOut, ConnectionLost
+from burstd.model.shell import CommandTimedOut, ConnectionLost, NotListening
 from burstd.node.errors import CommandFailed
 from burstd.node.hostkeys import HostKeys, Trust, keys_of_console
 from burstd.node.session import Session, Target, connect
@@ -90,3 +91,44 @@ def test_a_machine_that_dies_under_a_command(session: Session, box: Box) -> None
     with pytest.raises(ConnectionLost, match="hung up while it ran sh"):
         session.run(["sh", "-c", "sleep 30"], timeout_s=20.0)
     killer.join()
+
+
+def _echo(box: Box) -> None:
+    """Something at port 8888 of 127.0.0.1 that says back what it heard once it has heard the end of it."""
+    program = (
+        "import socket; s = socket.create_server(('127.0.0.1', 8888))\n"
+        "while True:\n"
+        "    c, _ = s.accept()\n"
+        "    c.sendall(b''.join(iter(lambda: c.recv(1 << 16), b'')) or b'nothing')\n"
+        "    c.close()\n"
+    )
+    box.run(["sh", "-c", 'setsid python3 -c "$1" >/dev/null 2>&1 &', "sh", program])
+    box.wait(lambda b: ":8888 " in b.run(["ss", "-Hltn"]).stdout, 20, "listening")
+
+
+def test_a_port_is_dialled(session: Session, box: Box) -> None:
+    with pytest.raises(NotListening, match=f"nothing listens at {ADDRESS} port 8888 so far"):
+        session.dial(8888)
+    _echo(box)
+    said = os.urandom(3 << 20)
+    wires = [session.dial(8888) for _ in range(3)]
+    try:
+        for wire in wires[:2]:
+            wire.sendall(said)
+            wire.finish()
+        assert [b"".join(iter(partial(wire.recv, 1 << 16), b"")) for wire in wires[:2]] == [said, said]
+        heard: list[bytes] = []
+        waits = threading.Thread(target=lambda: heard.append(wires[2].recv(1)))
+        waits.start()
+        wires[2].close()
+        waits.join(10)
+        assert heard == [b""]
+        with pytest.raises(OSError, match="closed"):
+            wires[2].sendall(b"x")
+    finally:
+        for wire in wires:
+            wire.close()
+    assert session.run(["echo", "still there"]).out == "still there\n"
+    session.close()
+    with pytest.raises(ConnectionLost, match="hung up before burstd was at port 8888"):
+        session.dial(8888)
