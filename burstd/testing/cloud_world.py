@@ -15,7 +15,8 @@ OURS, THEIRS = "ours", "ours2"
 """Two clusters of one account; one name begins with the other, as names do."""
 
 _KINDS: dict[str, type[ProviderError]] = {
-    kind.cause: kind for kind in (InsufficientCapacity, QuotaExceeded, BadRequest)
+    "image": BadRequest,
+    **{kind.cause: kind for kind in (InsufficientCapacity, QuotaExceeded, BadRequest)},
 }
 
 

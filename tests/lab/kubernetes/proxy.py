@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import base64
-import datetime
-import ipaddress
 import ssl
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from tests.lab import proxy
+from tests.lab.kubernetes.certificates import Authority
 from tests.lab.proxy import Act, Api, Asked
 
 _REASONS = {
@@ -49,18 +44,16 @@ def says(status: int, message: str = "", **headers: str) -> Act:
 
 
 class Proxy(proxy.Proxy):
-    """For the API server at this address. ``folder``: where its certificate is kept."""
+    """For the API server at this address. ``folder``: where its certificates are kept."""
 
     def __init__(self, namespace: str, api: Api, folder: Path) -> None:
-        certificate, key = _identity()
-        both = folder / "proxy.pem"
-        both.touch(mode=0o600)
-        both.write_bytes(key + certificate)
+        authority = Authority(folder / "proxy")
+        own = authority.pair("proxy", hosts=["127.0.0.1"])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(both)
+        context.load_cert_chain(own.cert, own.key)
         super().__init__(namespace, {"kubernetes": api}, kind, streams=watches, tls=context)
         self.url = self.address(api.url)
-        self.authority = base64.b64encode(certificate).decode()
+        self.authority = base64.b64encode(authority.cert.read_bytes()).decode()
         """As a kubeconfig has it (``certificate-authority-data``)."""
 
     def kubeconfig(self, namespace: str, user: dict[str, Any]) -> dict[str, Any]:
@@ -73,28 +66,3 @@ class Proxy(proxy.Proxy):
             "users": [{"name": "burst", "user": user}],
             "contexts": [{"name": "lab", "context": context}],
         }  # fmt: skip
-
-
-def _identity() -> tuple[bytes, bytes]:
-    """Certificate, its own authority, for 127.0.0.1, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "proxy of the lab")])
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    public = key.public_key()
-    usage = x509.KeyUsage(
-        digital_signature=True, key_cert_sign=True, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, crl_sign=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
-    made = (
-        x509.CertificateBuilder(name, name, public, x509.random_serial_number(), now - day, now + day)
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return made.public_bytes(serialization.Encoding.PEM), secret
