@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from burstd.core.demand import demand
+from burstd.core.images import roll
 from burstd.core.keeping import KEEP_S, keep, kept
 from burstd.core.pins import pin
 from burstd.core.placement import place
@@ -29,6 +30,7 @@ def make_target(
     ``spot_interruptions`` is Tuning's.
 
     No policy lets a node go that holds output of a job (keeping.py); an administrator's pin may have it closed.
+    Idle nodes of an older image go after that, one at a time (images.py).
 
     Where Slurm cannot be read, a policy failed or the snapshot is paused, nothing is wanted and nothing released.
     """
@@ -46,7 +48,7 @@ def make_target(
     # A policy that builds its target anew knows nothing of it.
     target = replace(target, look_at=look_at)
     target = _whole_gangs(pin(snapshot, keep(snapshot, target, keep_s), kept(snapshot, keep_s)), gangs)
-    target = _name_slots(snapshot, target)
+    target = _name_slots(snapshot, roll(snapshot, target, keep_s))
     return _hold(target, "hold", snapshot.paused) if snapshot.paused else target
 
 

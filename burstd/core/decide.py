@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from burstd.core.chain import make_target
 from burstd.core.gate import hold_ready, move_gate
+from burstd.core.images import image_for
 from burstd.core.lifecycle import advance
-from burstd.core.offers import image_of, others_of
+from burstd.core.offers import others_of
 from burstd.core.spot import notice_remarks, notice_steps
 from burstd.core.storage_node import storage_steps
 from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
@@ -48,7 +49,7 @@ def make_claims(view: View, target: Target) -> list[MakeClaim]:
         if not want.offers:
             continue
         offer, pool = want.offers[0], view.snapshot.pools[want.pool]
-        image, others = image_of(pool, offer), others_of(pool, want.offers)
+        image, others = image_for(view.snapshot, pool, offer), others_of(pool, want.offers)
         made += [
             MakeClaim(want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang, others)
             for slot in want.slots

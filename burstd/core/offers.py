@@ -145,7 +145,7 @@ def why_none(judged: Iterable[Judged], most: int = 3) -> str:
     return "; ".join(told[:most]) + more
 
 
-def image_of(pool: Pool, offer: Offer) -> str:
+def image_word(pool: Pool, offer: Offer) -> str:
     """The image that the pool names for the offer: that of the first rule that allows it; empty: the provider's."""
     return next((rule.image for rule in pool.rules if rule.allows(offer)), "")
 
@@ -153,9 +153,9 @@ def image_of(pool: Pool, offer: Offer) -> str:
 def others_of(pool: Pool, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """The offers that one launch call may take in place of the first: those of its provider, market and image."""
     first = offers[0]
-    image = image_of(pool, first)
+    image = image_word(pool, first)
     alike = (o for o in offers[1:] if (o.provider, o.spot, o.currency) == (first.provider, first.spot, first.currency))
-    return tuple(o for o in alike if image_of(pool, o) == image)[:OTHERS]
+    return tuple(o for o in alike if image_word(pool, o) == image)[:OTHERS]
 
 
 def breaker_key(offer: Offer, cause: str) -> str:
@@ -173,13 +173,27 @@ def next_breaker(
     Failures while it is still closed (launches that were under way together) do not double the wait. One whose
     last failure is long past (the longest wait after its end) starts anew.
     """
-    backoff = BACKOFF.get(cause, _BOOT)
-    failures = breaker.failures if breaker is not None and now < breaker.until + backoff.most_s else 0
+    backoff, key = BACKOFF.get(cause, _BOOT), breaker_key(offer, cause)
+    return longer(breaker, key, cause, backoff.first_s, backoff.most_s, now, error, retry_after_s)
+
+
+def longer(
+    breaker: Breaker | None,
+    key: str,
+    cause: str,
+    first_s: float,
+    most_s: float,
+    now: float,
+    error: str,
+    retry_after_s: float = 0.0,
+) -> Breaker:
+    """The breaker of a key and cause after one more failure, as ``next_breaker`` has it; its wait in seconds."""
+    failures = breaker.failures if breaker is not None and now < breaker.until + most_s else 0
     if breaker is None or now >= breaker.until:
         failures += 1
-    wait = max(min(backoff.first_s * 2.0 ** (failures - 1), backoff.most_s), retry_after_s)
+    wait = max(min(first_s * 2.0 ** (failures - 1), most_s), retry_after_s)
     until = max(now + wait, breaker.until) if breaker is not None and now < breaker.until else now + wait
-    return Breaker(breaker_key(offer, cause), cause, failures, until, error)
+    return Breaker(key, cause, failures, until, error)
 
 
 def mended_by(breakers: Iterable[Breaker], offer: Offer, *, ready: bool) -> tuple[Breaker, ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from burstd.core.images import image_for
 from burstd.core.lifecycle import advance, failed, lost, sentence
-from burstd.core.offers import candidates, image_of, usable_offers, why_none
+from burstd.core.offers import candidates, usable_offers, why_none
 from burstd.core.tuning import Tuning
 from burstd.core.view import View, look
 from burstd.model.claim import Cause, Claim
@@ -102,7 +103,7 @@ def _starts(snapshot: Snapshot) -> list[Action]:
         (slot,) = node.pool.slots
         offers = usable_offers(snapshot, node.pool) if node.start and slot not in taken else ()
         if offers:
-            image = image_of(node.pool, offers[0])
+            image = image_for(snapshot, node.pool, offers[0])
             made.append(MakeClaim(node.pool.name, slot, offers[0], Cause.STORAGE, node.start, image))
     return made
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from burstd.core.offers import image_of, others_of
+from burstd.core.images import image_for
+from burstd.core.offers import others_of
 from burstd.core.tuning import Tuning
 from burstd.core.view import View
 from burstd.model.claim import Cause
@@ -28,7 +29,7 @@ def serve_slurm(view: View, target: Target) -> list[Action]:
                 continue
             if node.flags & {"POWERING_UP", "POWER_UP"} and "POWERING_DOWN" not in node.flags:
                 reason = f"Slurm powers {slot} up by itself"
-                image = image_of(pool, offers[0])
+                image = image_for(view.snapshot, pool, offers[0])
                 others = others_of(pool, offers)
                 actions.append(MakeClaim(pool.name, slot, offers[0], Cause.SLURM, reason, image, others=others))
     return actions

@@ -251,12 +251,12 @@ class Executor:
         reason = f"{action.reason}; last: {last_word}" if last_word else action.reason
         self._store.move(claim.id, action.old, action.new, reason, **fields)
         if action.new is S.FAILED and action.error != BY_SETTINGS:
-            self._trust.broke(claim.offer, action.error, reason)
+            self._trust.failed(claim, action.error, reason)
         if action.new is S.LOST and action.old in _YOUNG:
             # A cloud that ends machines before they are nodes would be asked for ever.
-            self._trust.broke(claim.offer, "interrupted" if claim.offer.spot else "boot", reason)
+            self._trust.failed(claim, "interrupted" if claim.offer.spot else "boot", reason)
         if action.new is S.READY:
-            self._trust.worked(claim.offer, ready=True)
+            self._trust.proved(claim)
         if action.new is S.GONE:
             self._memory.ended.discard(claim.id)
         if action.new not in (S.PROVING, S.BOOTING):
@@ -317,7 +317,7 @@ class Executor:
         if now.state in (S.BOOTING, S.PROVING):
             self._store.move(claim.id, now.state, S.FAILED, str(error), error=cause)
             self._memory.forget_proof(claim.id)
-            self._trust.broke(claim.offer, cause, str(error))
+            self._trust.failed(claim, cause, str(error))
 
     def _start(self, action: Start) -> int:
         claim = self._store.claim(action.claim_id)

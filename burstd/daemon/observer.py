@@ -50,6 +50,8 @@ class Pace:
     notices_s: float = 5.0
     """The queues of notices and, where Slurm's state directory is watched, the nodes, while there are spot machines."""
     notices_idle_s: float = 60.0
+    images_s: float = 60.0
+    """The versions of images, where a cloud has them."""
     prove_retry_s: float = 0.5
     call_retry_s: float = 2.0
     """First pause before a failed call is repeated; doubles to a minute."""

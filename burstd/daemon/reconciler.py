@@ -15,6 +15,7 @@ from burstd.core.inputs import booted
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
 from burstd.daemon.executor import Executor
+from burstd.daemon.image_desk import ImageDesk
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
@@ -105,7 +106,8 @@ class Reconciler:
         self._memory = Memory(pace, clock.now())
         self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims)
         self._storage = StorageNodes(store)
-        trust = Trust(store, clock)
+        self._images = ImageDesk(providers, workers, clock, pace)
+        trust = Trust(store, clock, self._images.known)
         terminator = Terminator(
             store=store, providers=providers, workers=workers, clock=clock,
             memory=self._memory, observer=self._observer,
@@ -171,6 +173,7 @@ class Reconciler:
         failed += self._stage.alarms() if self._stage is not None else []
         failed += storage_alarms(snapshot)
         failed += self._notices.alarms()
+        failed += self._images.alarms()
         failed += [kept] if (kept := keeping.alarm(snapshot, self.rules.tuning.keep_node_s)) else []
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot, plan.target.look_at)
@@ -190,6 +193,7 @@ class Reconciler:
         claims = self._store.claims()
         self._observer.look_at_clouds(claims)
         self._notices.look(claims)
+        self._images.look(self._pools().values())
         storage = tuple(c for c in claims if c.cause is Cause.STORAGE)
         bound = {}
         if not isinstance(slurm, Unavailable):
@@ -214,6 +218,7 @@ class Reconciler:
             data=self._stage.views() if self._stage is not None else {},
             storage=storage,
             store_nodes=self._store_nodes(storage, now),
+            images=self._images.known(),
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:
@@ -232,8 +237,8 @@ class Reconciler:
         pins = min((pin.until for pin in snapshot.pins if pin.until is not None), default=float("inf"))
         every = (*snapshot.claims, *snapshot.storage)
         due = min(
-            self._memory.due(now), self._observer.due(every), self._notices.due(every), pins, self._stage_due, look_at,
-            self._storage.due(snapshot.storage, snapshot.store_nodes, now), now + slurm,
+            self._memory.due(now), self._observer.due(every), self._notices.due(every), self._images.due(), pins,
+            self._stage_due, look_at, self._storage.due(snapshot.storage, snapshot.store_nodes, now), now + slurm,
         )  # fmt: skip
         return max(0.0, due - now)
 

@@ -160,6 +160,8 @@ class Snapshot:
     """Storage nodes that are not GONE: they have no slot in Slurm, and no policy counts them."""
     store_nodes: tuple[StoreNode, ...] = ()
     """What each store whose node burstd launches wants."""
+    images: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """By provider and word, the versions of the images that pools name, newest first; not of clouds that know none."""
 
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""

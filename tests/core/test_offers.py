@@ -15,7 +15,7 @@ from burstd.core.offers import (
     Covering,
     breaker_key,
     candidates,
-    image_of,
+    image_word,
     mended_by,
     next_breaker,
     usable_offers,
@@ -171,7 +171,7 @@ def test_names_with_slashes_stay_one_field() -> None:
     assert usable(pool(), odd, offer(), breakers=(breaker,)) == ["small"]
 
 
-def test_the_image_of_the_first_rule_that_allows_it() -> None:
+def test_the_image_word_the_first_rule_that_allows_it() -> None:
     of = pool(rules=(OfferRule("sky", ("g*",), image="gpu"), OfferRule("sky", image="plain")))
-    assert image_of(of, offer("g5")) == "gpu"
-    assert image_of(of, offer("m5", price=str(Decimal(2)))) == "plain"
+    assert image_word(of, offer("g5")) == "gpu"
+    assert image_word(of, offer("m5", price=str(Decimal(2)))) == "plain"
