@@ -11,13 +11,10 @@ import re
 import shlex
 import subprocess
 import tempfile
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Literal
 
-from burstd.data.bundle import bundle
 from burstd.data.ssh_program import ssh_argv
 from burstd.data.wire import WireClient
 from burstd.model.stager import (
@@ -26,24 +23,16 @@ from burstd.model.stager import (
     StagerError,
     StagerPlugin,
     StoreBusy,
-    StoredObject,
     StoreRefused,
     StoreSpaceGone,
-    Unfinished,
 )
 from staging.names import cluster_part
+from staging.served import ServedStager, serve_program
 from staging.ssh_node import LaunchedSshStager
 from staging.ssh_settings import SshSettings
 
 __all__ = ["SshSettings", "SshStager", "plugin"]
 
-_PROGRAM = (
-    "burstd.data.serve",
-    "burstd.data.folder",
-    "burstd.data.frames",
-    "burstd.model.errors",
-    "burstd.model.stager",
-)
 _PIPE_BYTES = 1 << 20
 # Of the ssh program: what trying again does not change.
 _FOR_GOOD = re.compile(
@@ -66,17 +55,16 @@ exit 68
 """
 
 
-class SshStager:
+class SshStager(ServedStager):
     """Objects as files of a storage node, over a few ssh connections, each opened when it is needed."""
 
     def __init__(self, name: str, cluster: str, settings: SshSettings) -> None:
-        self.name = name
+        super().__init__(name, f"the storage node {settings.host}", settings.connections)
         self._settings = settings
         if settings.key_file is None:
             raise StoreRefused(f"the store {name} has no key_file")
         self._key = settings.key_file
-        self._where = f"the storage node {settings.host}"
-        self._program = bundle("burstd.data.serve:main", _PROGRAM)
+        self._program = serve_program()
         digest = hashlib.sha256(self._program).hexdigest()
         self._file = str(settings.path / ".programs" / f"serve-{digest[:16]}.pyz")
         words = [
@@ -87,52 +75,10 @@ class SshStager:
             str(settings.path / cluster_part(cluster)),
         ]
         self._command = shlex.join(words)
-        self._links: list[WireClient] = []
-        self._opening = threading.Lock()
-        self._delivering = threading.Lock()
-        self._delivered = False
-        self._failed: tuple[float, StagerError] | None = None
-        self._closed = False
-
-    def put(self, key: str, body: bytes | memoryview) -> None:
-        """See Stager."""
-        self._link().put(key, body)
-
-    def get(self, key: str) -> bytes:
-        """See Stager."""
-        return self._link().get(key)
-
-    def present(self, keys: Sequence[str]) -> Mapping[str, int]:
-        """See Stager."""
-        return self._link().present(keys)
-
-    def copy(self, source: str, target: str) -> None:
-        """See Stager; a hard link."""
-        self._link().copy(source, target)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        """See Stager."""
-        self._link().delete(keys)
-
-    def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """See Stager."""
-        return self._link().objects(prefix)
-
-    def unfinished(self) -> Iterator[Unfinished]:
-        """See Stager: temporary files."""
-        return self._link().unfinished()
-
-    def abort(self, unfinished: Sequence[Unfinished]) -> None:
-        """See Stager."""
-        self._link().abort(unfinished)
-
-    def free_bytes(self) -> int:
-        """Of the file system there, for ``user``."""
-        return self._link().free_bytes()
 
     def reach(self) -> Reach:
         """With the key that nodes are given. Raises StoreRefused where it, or the host's keys, cannot be read."""
-        self._deliver()
+        self._prepare()
         at = self._settings
         try:
             key = (at.node_key_file or self._key).read_text(encoding="ascii")
@@ -151,28 +97,6 @@ class SshStager:
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """There are no URLs."""
         raise StoreRefused(f"{self._where} is reached by ssh: there is no URL to {method} {len(keys)} objects")
-
-    def close(self) -> None:
-        """Ends the ssh programs; what is under way fails."""
-        with self._opening:
-            links, self._links = self._links, []
-            self._closed = True
-        for link in links:
-            link.close()
-
-    def _link(self) -> WireClient:
-        """The connection with the least to do; a new one while all are busy and there may be more."""
-        self._deliver()
-        with self._opening:
-            if self._closed:
-                raise StoreBusy(f"{self._where}: the store {self.name} was closed")
-            self._links = [link for link in self._links if not link.broken]
-            idle = min(self._links, key=lambda link: link.under_way, default=None)
-            if idle is not None and (not idle.under_way or len(self._links) >= self._settings.connections):
-                return idle
-            link = self._open()
-            self._links.append(link)
-            return link
 
     def _open(self) -> WireClient:
         complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the connection has ended
@@ -214,7 +138,7 @@ class SshStager:
             complaints.seek(0)
             said = complaints.read(1 << 16).decode("utf-8", "replace")
         if process.returncode not in {255, 0} and process.returncode > 0:
-            self._delivered = False  # the far end's program: perhaps it is not there any more
+            self._prepared = False  # the far end's program: perhaps it is not there any more
         return self._complaint(process.returncode, said, reason)
 
     def _complaint(self, status: int, said: str, reason: str) -> StagerError:
@@ -227,24 +151,7 @@ class SshStager:
             )
         return StoreBusy(f"{self._where}: {line or reason}")
 
-    def _deliver(self) -> None:
-        """Sees to it that the program is there. Those who wait for another's try share what it came to."""
-        if self._delivered:
-            return
-        asked = time.monotonic()
-        with self._delivering:
-            if self._delivered:
-                return
-            if self._failed and self._failed[0] >= asked:
-                raise type(self._failed[1])(str(self._failed[1]))
-            try:
-                self._deliver_now()
-            except StagerError as error:
-                self._failed = (time.monotonic(), error)
-                raise
-            self._delivered = True
-
-    def _deliver_now(self) -> None:
+    def _prepare_now(self) -> None:
         at = self._settings
         words = ["sh", "-c", _DELIVER, "sh", at.python, str(at.path), self._file, str(len(self._program))]
         try:
