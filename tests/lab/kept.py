@@ -1,0 +1,136 @@
+"""Processes in a PID namespace of their own, kept by keeper.py: all end, and their folder goes, when we end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from providers.sandbox.machine import tool
+
+_KEEPER = Path(__file__).parent / "openstack" / "keeper.py"
+_CLOSE_S = 60.0
+_POLL_S = 0.02
+
+
+class LabFailed(RuntimeError):
+    """The lab did not do what it was told."""
+
+
+class Kept:
+    """The processes of ``state``, whose logs are in ``state``/log. ``prefix`` goes before the keeper's command line.
+
+    ``environment`` is all that they get, but for PATH and the like of ours.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        patience_s: float = 120.0,
+    ) -> None:
+        self.state = state
+        self._prefix = tuple(prefix)
+        self._patience_s = patience_s
+        self._keeper: subprocess.Popen[str] | None = None
+        self._asking = threading.Lock()
+        self._lasting: set[str] = set()
+        inherited = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+        self._environment = {name: os.environ[name] for name in inherited if name in os.environ}
+        self._environment |= {"HOME": str(state), **(environment or {})}
+
+    def open(self) -> None:
+        """Starts the keeper, without any processes yet."""
+        words = [tool("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", sys.executable]
+        self._keeper = subprocess.Popen(
+            [*self._prefix, *words, "-I", str(_KEEPER), str(self.state)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=self.state,
+        )
+
+    def close(self) -> None:
+        """Ends all at once. May be repeated."""
+        if self._keeper is None:
+            return
+        keeper, self._keeper = self._keeper, None
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        with suppress(BrokenPipeError):
+            keeper.stdin.close()
+        try:
+            keeper.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            # unshare, which takes the PID namespace with it.
+            keeper.kill()
+            keeper.wait()
+        keeper.stdout.close()
+
+    def ask(self, do: str, **words: Any) -> Any:
+        """Of the keeper. Raises LabFailed."""
+        assert self._keeper is not None, "it is not up"
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        with self._asking:
+            try:
+                self._keeper.stdin.write(json.dumps({"do": do, **words}) + "\n")
+                self._keeper.stdin.flush()
+                line = self._keeper.stdout.readline()
+            except BrokenPipeError:
+                line = ""
+        answer = json.loads(line) if line else {"error": "its process has ended"}
+        if "error" in answer:
+            raise LabFailed(f"the lab could not {do} {words.get('name', '')}: {answer['error']}")
+        return answer
+
+    def log(self, name: str) -> Path:
+        """What a process has said."""
+        return self.state / "log" / f"{name}.log"
+
+    def said(self, name: str) -> str:
+        """The end of its log."""
+        file = self.log(name)
+        return file.read_text(encoding="utf-8", errors="replace")[-3000:] if file.exists() else "(nothing)"
+
+    def start(self, name: str, words: Sequence[str]) -> None:
+        """Starts a process that is to last until it is ended. Returns at once."""
+        self.log(name).parent.mkdir(exist_ok=True)
+        self.ask("start", name=name, words=list(words), environment=self._environment, log=str(self.log(name)))
+        self._lasting.add(name)
+
+    def end(self, name: str, how: str = "SIGKILL") -> None:
+        """Ends a process; returns when it is gone. Raises LabFailed where it does not go."""
+        self._lasting.discard(name)
+        self.signal(how, name)
+        if self.ask("wait", name=name, timeout_s=_CLOSE_S)["status"] is None:
+            raise LabFailed(f"{name} did not end within {_CLOSE_S:.0f} s after {how}")
+
+    def signal(self, how: str, *names: str) -> None:
+        """Sends one, ``SIGSTOP``, to all of these processes."""
+        for name in names:
+            self.ask("signal", name=name, signal=how)
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Returns when the condition holds. Raises LabFailed when a process ends before, or it takes too long."""
+        deadline = time.monotonic() + self._patience_s
+        while not condition():
+            for name, status in self.ask("ended")["ended"].items():
+                if name in self._lasting:
+                    raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
+            if time.monotonic() > deadline:
+                raise LabFailed(f"not within {self._patience_s:.0f} s: {what}; see the logs in {self.state / 'log'}")
+            time.sleep(_POLL_S)
+
+    def cpu_s(self) -> float:
+        """Processor time that all of them have used so far, in seconds."""
+        return float(self.ask("cpu")["seconds"])
