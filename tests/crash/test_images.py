@@ -1,0 +1,120 @@
+"""Versions of an image that come, break and go, while jobs run and burstd is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from burstd.model.claim import Claim, ClaimState
+from burstd.model.errors import BadRequest, NodeRefused
+from burstd.model.offer import Pool
+from burstd.sim.job import JobSpec
+from burstd.sim.prover import SimProver
+from burstd.sim.provider import SimProvider
+from tests.crash.test_directed import ends_well, running, until
+from tests.crash.world import World
+
+pytestmark = pytest.mark.crash
+LONG = JobSpec(exclusive=True, run_s=1500, time_limit_s=20 * 3600)
+SHORT = JobSpec(exclusive=True, run_s=120, time_limit_s=20 * 3600)
+
+
+class Shelf:
+    """The versions of the one image, newest first, and those of which no machine becomes a node."""
+
+    def __init__(self) -> None:
+        self.versions = ["v1"]
+        self.bad: set[str] = set()
+        self.down = False
+
+    def images(self, _word: str) -> Sequence[str]:
+        if self.down:
+            raise BadRequest("there is no such image")
+        return tuple(self.versions)
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    shelf = Shelf()
+    prove = SimProver.prove
+
+    def proved(
+        self: SimProver, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]
+    ) -> str:
+        if claim.image in shelf.bad:
+            raise NodeRefused(f"{claim.image} has no slurmd", cause="slurm")
+        return prove(self, claim, pool, console, reached)
+
+    monkeypatch.setattr(SimProver, "prove", proved)
+    monkeypatch.setattr(SimProvider, "images", shelf.images, raising=False)
+    return shelf
+
+
+@pytest.fixture
+def world(shelf: Shelf, tmp_path: Path, template: Path) -> World:
+    w = World(tmp_path, template=template, alpha="sim")
+    w.run(20)
+    return w
+
+
+def tried(w: World, version: str) -> list[str]:
+    """The clouds that were asked for machines of a version, one for each claim."""
+    claims = sorted(w.all_claims(), key=lambda c: c.created)
+    return [claim.offer.provider for claim in claims if claim.image == version]
+
+
+def test_a_new_version_that_fails_is_left_for_the_one_before_it(world: World, shelf: Shelf) -> None:
+    running(world, world.slurm.submit(LONG))
+    shelf.versions.insert(0, "v2")
+    shelf.bad.add("v2")
+    world.run(70)
+    second = world.slurm.submit(SHORT)
+    assert running(world, second, 200).image == "v1"
+    # Each cloud was asked for a machine of it once.
+    assert tried(world, "v2") == ["alpha", "beta"]
+    # Nor after a crash, and the offer that it was tried with is not to blame.
+    world.kill()
+    world.start()
+    world.run(20)
+    third = world.slurm.submit(SHORT)
+    assert running(world, third, 200).image == "v1"
+    assert tried(world, "v2") == ["alpha", "beta"]
+    assert {b.cause for b in world.store.breakers()} <= {"version", "capacity"}
+    shelf.versions.insert(0, "v3")
+    world.run(70)
+    fourth = world.slurm.submit(SHORT)
+    assert running(world, fourth, 200).image == "v3"
+    ends_well(world, second, third, fourth)
+
+
+def test_a_machine_that_fails_does_not_speak_against_a_version_of_which_a_node_is(world: World, shelf: Shelf) -> None:
+    shelf.versions.insert(0, "v2")
+    world.run(70)
+    running(world, world.slurm.submit(LONG))
+    shelf.bad.add("v2")
+    job = world.slurm.submit(SHORT)
+    until(world, lambda: "slurm" in {b.cause for b in world.store.breakers()}, 200)
+    assert "version" not in {b.cause for b in world.store.breakers()}
+    shelf.bad.clear()
+    ends_well(world, job)
+
+
+def test_an_idle_node_of_an_old_version_goes_before_its_time_and_a_busy_one_stays(world: World, shelf: Shelf) -> None:
+    busy, idle = running(world, world.slurm.submit(LONG)), running(world, world.slurm.submit(SHORT))
+    shelf.versions.insert(0, "v2")
+    done = idle.id
+    until(world, lambda: world.store.claim(done).state is not ClaimState.OPEN, 200)
+    reason = next(e.reason for e in world.store.history(done) if e.new == "closing")
+    assert "it runs v1, and new nodes start from v2" in reason
+    assert world.store.claim(busy.id).state is ClaimState.OPEN
+
+
+def test_an_image_that_cannot_be_looked_up_any_more_is_told_and_changes_nothing(world: World, shelf: Shelf) -> None:
+    running(world, world.slurm.submit(LONG))
+    shelf.down = True
+    world.run(70)
+    assert world.reconciler is not None
+    assert "there is no such image" in world.reconciler.alarm
+    assert running(world, world.slurm.submit(SHORT), 200).image == "v1"
