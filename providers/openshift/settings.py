@@ -134,7 +134,7 @@ class OpenShiftSettings(BaseModel):
     run_as: Annotated[int, Field(strict=True, ge=1)] | None = None
     """Uid for ``restricted`` where no SCC chooses one (plain Kubernetes)."""
     key_secret: str = ""
-    """Name of the Secret whose key ``munge.key`` is the cluster's key; empty: the image has its own way."""
+    """Name of the Secret whose key ``munge.key`` is the cluster's key; empty: burstd hands it over (``root`` only)."""
 
     groups: Annotated[dict[OurWord, Group], Field(min_length=1)]
     """What can be had; the group's name is the zone of its offers."""

@@ -79,6 +79,7 @@ def test_a_difference_is_named(change: dict[str, object], name: str, expected: s
         ({"clock": 1002.1}, {}),  # the answer took 0.3 s, so it may be no more than 1.9 s ahead
         ({"users": {"slurm": Ids(64030, 64030), "ada": None}},
          {"users": {"slurm": Ids(64030, 64030), "ada": None}}),
+        ({"users": {"slurm": None, "ada": None}, "uid": 1000680000}, {}),
         ({"cpus": 16, "memory_mib": 64000, "gpu_devices": ("/dev/nvidia0",) * 4, "gpu_names": (A100,) * 4}, {}),
     ],
 )  # fmt: skip
