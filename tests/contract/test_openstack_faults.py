@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +17,11 @@ from burstd.model.errors import (
     CloudUnavailable,
     InsufficientCapacity,
     OutcomeUnknown,
-    ProviderError,
     QuotaExceeded,
 )
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
-from burstd.model.provider import Provider
 from burstd.testing.cloud_world import OURS, THEIRS, launch, live, outcome_of, request, requests_of, serve, verdict
+from tests.contract.looks import kinds, results, shown, state, sweep
 from tests.lab.openstack import conf, seed
 from tests.lab.openstack.proxy import says
 from tests.lab.openstack.world import FREE, LAUNCH, LOGIN, NO_ID, Account, OpenStackWorld
@@ -44,38 +42,6 @@ def world(openstack_world: OpenStackWorld) -> Iterator[OpenStackWorld]:
     yield openstack_world
     openstack_world.cloud.faults()
     assert openstack_world.proxy.outstanding == []
-
-
-def shown(provider: Provider, instance: Instance) -> Instance | None:
-    """As the list has it; None: it is not there."""
-    return next((one for one in provider.instances() if one.id == instance.id), None)
-
-
-def state(provider: Provider, instance: Instance) -> InstanceState | None:
-    """Of one that may be gone."""
-    found = shown(provider, instance)
-    return None if found is None else found.state
-
-
-def sweep(world: OpenStackWorld, provider: Provider) -> None:
-    """As burstd does: ends all, and removes what is left of it, until there is nothing."""
-
-    def nothing() -> bool:
-        provider.terminate([one.id for one in provider.instances() if not one.state.ended])
-        provider.remove([left for left in provider.leftovers() if not left.attached_to])
-        return not list(provider.instances()) and not list(provider.leftovers())
-
-    world.until(nothing)
-
-
-def results(world: OpenStackWorld, provider: Provider, *claims: str) -> list[Instance | ProviderError]:
-    """What becomes of claims of one call, at once or later."""
-    outcomes = serve(provider, [request(world, provider, claim) for claim in claims])
-    return [verdict(world, provider, one.result) for one in outcomes]
-
-
-def kinds(found: list[Instance | ProviderError]) -> Counter[str]:
-    return Counter(type(one).__name__ for one in found)
 
 
 class TestQuotas:
