@@ -20,12 +20,15 @@ from burstd.daemon.clock import SteadyClock
 from burstd.daemon.commands import Commands
 from burstd.daemon.control import ControlServer
 from burstd.daemon.control_office import Facts
+from burstd.daemon.control_rights import Rights
+from burstd.daemon.forward import ForwardServer
 from burstd.daemon.hints import Hints
 from burstd.daemon.loop import Loop
 from burstd.daemon.observer import Pace
 from burstd.daemon.office import DaemonOffice
 from burstd.daemon.provider_checks import ProviderChecks
 from burstd.daemon.reconciler import Reconciler, Rules
+from burstd.daemon.route_desk import RouteDesk
 from burstd.daemon.systemd import Notifier
 from burstd.daemon.wake import Wake
 from burstd.daemon.workers import ThreadWorkers
@@ -130,7 +133,7 @@ def run(ready: Ready) -> None:
             providers=providers, prover=_prover(prover, room, settings), workers=workers, clock=clock,
             user_data=make.user_data(settings), new_id=new_id, stage=room,
         )  # fmt: skip
-        _run(ready, stack, _Parts(clock, store, wake, scheduler, providers, workers, reconciler, hints, room))
+        _run(ready, stack, _Parts(clock, store, wake, scheduler, providers, workers, reconciler, hints, room, prover))
 
 
 def _staging(
@@ -176,6 +179,7 @@ class _Parts:
     reconciler: Reconciler
     hints: Hints
     room: StageRoom | None
+    nodes: NodeProver
 
 
 def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
@@ -196,9 +200,10 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     reader = parts.store.reader()
     stack.callback(reader.close)
     checks = ProviderChecks(parts.providers, parts.workers)
+    routes = RouteDesk(parts.providers, lambda: reconciler.latest)
     office = DaemonOffice(
         reader=reader, clock=parts.clock, facts=facts, latest=lambda: reconciler.latest, wake=parts.wake,
-        checks=checks, stage=parts.room,
+        checks=checks, routes=routes, stage=parts.room,
     )  # fmt: skip
     current = ready
 
@@ -230,6 +235,7 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     control.start()
     stack.callback(control.stop)
     stack.callback(checks.close)
+    _ways_to_jobs(settings, stack, office, parts.nodes, routes)
     hints = parts.hints
     hints.start()
     stack.callback(hints.stop)
@@ -247,3 +253,15 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     log.info("burstd runs", version=VERSION, cluster=settings.cluster, pools=sorted(ready.pools))
     loop.run(reload)
     parts.store.append("daemon", new="stopped", reason="asked to end; open nodes go on")
+
+
+def _ways_to_jobs(
+    settings: Settings, stack: ExitStack, office: DaemonOffice, nodes: NodeProver, routes: RouteDesk
+) -> None:
+    """What leads users to the ports of their jobs."""
+    rights = Rights(settings.daemon.admin_group)
+    forward = ForwardServer(settings.daemon.runtime_dir / "forward.sock", office, rights, nodes.connect)
+    forward.start()
+    stack.callback(forward.close)
+    routes.start()
+    stack.callback(routes.stop)

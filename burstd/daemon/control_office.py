@@ -11,7 +11,7 @@ from burstd.model.command import Command, CommandResult
 from burstd.model.data import StageState, Staging
 from burstd.model.errors import BurstdError
 from burstd.model.plan import Plan
-from burstd.model.provider import Finding
+from burstd.model.provider import Finding, Route
 from burstd.model.snapshot import Snapshot
 from burstd.settings import Quota
 from burstd.store import BillLine, Event, Held, Noted
@@ -217,6 +217,34 @@ class CheckOffice(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRoute:
+    """A route, and the provider that has it."""
+
+    provider: str
+    route: Route
+
+
+class RouteOffice(Protocol):
+    """Web addresses of jobs' ports. Every method may be called from any thread; raises ProviderError, NoAnswer."""
+
+    def able(self, provider: str) -> bool:
+        """Whether this provider has them."""
+        ...
+
+    def open(self, claim: Claim, job_id: str, port: int) -> HeldRoute:
+        """Opens one to the claim's machine. Raises KeyError where its provider is not able."""
+        ...
+
+    def held(self) -> Sequence[HeldRoute]:
+        """Those that there are, as far as is known; answered from memory."""
+        ...
+
+    def end(self, held: Sequence[HeldRoute]) -> None:
+        """Closes these."""
+        ...
+
+
 class Office(Protocol):
     """The daemon, as the control interface sees it. Every method may be called from any thread."""
 
@@ -233,6 +261,11 @@ class Office(Protocol):
     @property
     def checks(self) -> CheckOffice:
         """Providers that look at themselves."""
+        ...
+
+    @property
+    def routes(self) -> RouteOffice:
+        """Web addresses of jobs' ports."""
         ...
 
     def now(self) -> float:

@@ -24,7 +24,7 @@ class JobNode:
 
 
 def owned(job_id: str, you: Caller, office: Office) -> tuple[Job, ...]:
-    """The rows of the queue that an id stands for, the one of exactly that id alone where there is one. May be denied."""
+    """The rows of the queue that an id stands for; that of exactly this id alone, where there is one. May be denied."""
     slurm = looked(office)[0].slurm
     if isinstance(slurm, Unavailable):
         raise Denied(503, f"Slurm cannot be read: {slurm.error}")
@@ -52,7 +52,9 @@ def job_node(job_id: str, node: str, you: Caller, office: Office) -> JobNode:
     found = [claims[name] for name in ([node] if node else job.node_list) if name in claims]
     if not found:
         where = node or ", ".join(job.node_list)
-        raise Denied(409, f"Job {job.id} runs on {where}, which burstd did not start: reach it as the site's other nodes.")
+        raise Denied(
+            409, f"Job {job.id} runs on {where}, which burstd did not start: reach it as the site's other nodes."
+        )
     return JobNode(job, found[0])
 
 

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from burstd.daemon.control_office import COMMAND_TIMEOUT_S, CheckOffice, Facts, NoAnswer, Records, StageOffice
+from burstd.daemon.control_office import (
+    COMMAND_TIMEOUT_S,
+    CheckOffice,
+    Facts,
+    NoAnswer,
+    Records,
+    RouteOffice,
+    StageOffice,
+)
 from burstd.model.clock import Clock
 from burstd.model.command import Command, CommandResult
 from burstd.model.errors import BurstdError
@@ -27,11 +35,13 @@ class DaemonOffice:
         latest: Callable[[], tuple[Snapshot, Plan] | None],
         wake: Callable[[], None],
         checks: CheckOffice,
+        routes: RouteOffice,
         stage: StageOffice | None = None,
     ) -> None:
         self.reader: Records = reader
         self.stage: StageOffice | None = stage
         self.checks: CheckOffice = checks
+        self.routes: RouteOffice = routes
         self._clock = clock
         self._facts = facts
         self._latest = latest

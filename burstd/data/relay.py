@@ -12,7 +12,7 @@ from burstd.model.shell import Wire
 
 _PIECE = 1 << 16
 _LOOK_S = 1.0
-QUIET_S = 300.0
+QUIET_S = 60.0
 """Once one side has said all, the other may be silent for so long: not every way tells that its far end has gone."""
 
 

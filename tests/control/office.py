@@ -12,13 +12,21 @@ from pathlib import Path
 from burstd.core.decide import decide
 from burstd.core.tuning import Tuning
 from burstd.daemon.control import ControlServer
-from burstd.daemon.control_office import CHECK_TIMEOUT_S, COMMAND_TIMEOUT_S, CheckUnderWay, Facts, Records, StageOffice
+from burstd.daemon.control_office import (
+    CHECK_TIMEOUT_S,
+    COMMAND_TIMEOUT_S,
+    CheckUnderWay,
+    Facts,
+    HeldRoute,
+    Records,
+    StageOffice,
+)
 from burstd.daemon.sockets import listen
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.command import Command, CommandResult, PlanNow
 from burstd.model.plan import Plan
-from burstd.model.provider import Finding
+from burstd.model.provider import Finding, Route
 from burstd.model.snapshot import Snapshot
 from burstd.store import Reader, Store
 
@@ -55,6 +63,33 @@ class FakeChecks:
         return (*self.found, *(Finding(f"image {image}", True, "is there") for image in images))
 
 
+class FakeRoutes:
+    """Of the clouds, ``sandbox`` has routes unless ``none``; ``refuses``: what it says instead of opening one."""
+
+    def __init__(self) -> None:
+        self.none = False
+        self.refuses: Exception | None = None
+        self.open_ones: list[HeldRoute] = []
+
+    def able(self, provider: str) -> bool:
+        return provider == "sandbox" and not self.none
+
+    def open(self, claim: Claim, job_id: str, port: int) -> HeldRoute:
+        if self.refuses is not None:
+            raise self.refuses
+        url = f"https://job{job_id}-{port}.apps.example"
+        made = HeldRoute(claim.offer.provider, Route(job_id, port, claim.instance_id, url))
+        if made not in self.open_ones:
+            self.open_ones.append(made)
+        return made
+
+    def held(self) -> Sequence[HeldRoute]:
+        return self.open_ones
+
+    def end(self, held: Sequence[HeldRoute]) -> None:
+        self.open_ones = [one for one in self.open_ones if one not in held]
+
+
 @dataclass
 class FakeOffice:
     """``answer`` says what comes of a command; ``asked`` is every command so far."""
@@ -66,11 +101,12 @@ class FakeOffice:
     asked: list[Command] = field(default_factory=list)
     answer: Callable[[Command], CommandResult] = carried_out
     checks: FakeChecks = field(default_factory=FakeChecks)
+    routes: FakeRoutes = field(default_factory=FakeRoutes)
 
     def reset(self) -> None:
         """As new; one server serves many tests."""
         self.last, self.alarms, self.asked, self.answer = (SNAPSHOT, PLAN), (), [], carried_out
-        self.stage, self.checks = None, FakeChecks()
+        self.stage, self.checks, self.routes = None, FakeChecks(), FakeRoutes()
 
     def now(self) -> float:
         return NOW

@@ -1,0 +1,231 @@
+"""Ports of jobs' nodes, for the jobs' owners: a unix socket from which connections are carried on to the node.
+
+The client sends a line of JSON, ``{"job": "123", "port": 8888, "node": ""}``, and gets a line back: ``{"ok": true,
+"node": "gpu1", "job": "123"}`` or ``{"ok": false, "status": 403, "error": "a sentence"}``, with the codes of the
+control interface. After a good one its bytes are the port's, both ways. With ``"hold": true`` nothing is carried: the
+answer is followed by one more line, with ``error``, when the job has ended. Who the client is the kernel says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from burstd.daemon.control_desk import Denied
+from burstd.daemon.control_office import Office
+from burstd.daemon.control_rights import Rights
+from burstd.daemon.job_nodes import JobNode, job_node, over
+from burstd.daemon.sockets import Peer, peer
+from burstd.daemon.ways import Ways
+from burstd.data.relay import hang_up, relay
+from burstd.model.claim import Claim
+from burstd.model.errors import BurstdError
+from burstd.model.shell import NotListening, Shell, Wire
+from burstd.slurm.hook_socket import listen
+
+log = structlog.get_logger(__name__)
+
+CONNECTIONS = 256
+OF_ONE = 64
+"""Connections of one user other than root and burstd's own."""
+_PATIENCE_S = 5.0
+_LOOK_S = 1.0
+_LARGEST = 4096
+
+
+class ForwardFailed(BurstdError):
+    """The socket for jobs' ports cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    job: str
+    port: int
+    node: str
+    hold: bool
+
+
+@dataclass(eq=False, slots=True)
+class _Carried:
+    """A connection that was let through."""
+
+    connection: socket.socket
+    was: JobNode
+    wire: Wire | None = None
+
+
+class ForwardServer:
+    """Carries connections between ``start`` and ``close``; those of a job end with it."""
+
+    def __init__(
+        self,
+        path: Path,
+        office: Office,
+        rights: Rights,
+        enter: Callable[[Claim], Shell],
+        *,
+        connections: int = CONNECTIONS,
+        of_one: int = OF_ONE,
+    ) -> None:
+        """``enter``: a way into the machine of a claim; raises NodeNotReady, NodeRefused."""
+        self._path = path
+        self._office = office
+        self._rights = rights
+        self._ways = Ways(enter)
+        self._connections = connections
+        self._of_one = of_one
+        self._lock = threading.Lock()
+        self._open: Counter[int] = Counter()
+        self._carried: set[_Carried] = set()
+        self._listener: socket.socket | None = None
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Listens. Raises ForwardFailed."""
+        try:
+            self._listener = listen(self._path, 128)
+        except OSError as error:
+            raise ForwardFailed(
+                f"the socket {self._path} for jobs' ports cannot be made: {error.strerror}; does its folder exist?"
+            ) from error
+        for name, work in (("forward", self._serve), ("forward watch", self._watch)):
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """Takes no more connections and cuts those that there are. Harmless when repeated."""
+        self._stop.set()
+        if self._listener is not None:
+            self._path.unlink(missing_ok=True)
+            hang_up(self._listener)
+            self._listener.close()
+            self._listener = None
+        self._cut(lambda _: "burstd is stopping")
+        for thread in self._threads:
+            thread.join(_PATIENCE_S)
+        self._ways.tidy(0.0)
+
+    def _serve(self) -> None:
+        listener = self._listener
+        assert listener is not None  # noqa: S101  # start made it
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # It was shut down.
+            threading.Thread(target=self._take, args=(connection,), name="forward of a port", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            latest = self._office.latest()
+            if latest is not None:
+                self._cut(partial(over, snapshot=latest[0]))
+            self._ways.tidy()
+
+    def _cut(self, why_of: Callable[[JobNode], str]) -> None:
+        with self._lock:
+            carried = list(self._carried)
+        for one in carried:
+            why = why_of(one.was)
+            if not why:
+                continue
+            if one.wire is None:
+                with contextlib.suppress(OSError):
+                    _say(one.connection, {"error": why})
+            else:
+                one.wire.close()
+            hang_up(one.connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                connection.settimeout(_PATIENCE_S)
+                who = peer(connection)
+                with self._counted(who):
+                    self._let_through(connection, who)
+            except Denied as denied:
+                self._refuse(connection, denied.status, denied.text)
+            except BurstdError as error:
+                self._refuse(connection, 409 if isinstance(error, NotListening) else 503, str(error))
+            except OSError as error:
+                log.debug("a connection to a job's port broke off", error=str(error))
+
+    @contextlib.contextmanager
+    def _counted(self, who: Peer) -> Iterator[None]:
+        unlimited = who.uid in (0, os.geteuid())
+        with self._lock:
+            if self._open.total() >= self._connections or (self._open[who.uid] >= self._of_one and not unlimited):
+                raise Denied(503, "Too many connections to jobs' ports are open; close some.")
+            self._open[who.uid] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[who.uid] -= 1
+
+    def _let_through(self, connection: socket.socket, who: Peer) -> None:
+        wish = _read(connection)
+        you = self._rights.caller(who)
+        was = job_node(wish.job, wish.node, you, self._office)
+        answer = {"ok": True, "job": was.job.id, "node": was.claim.slot}
+        if wish.hold:
+            _say(connection, answer)
+            connection.settimeout(None)
+            with self._noted(_Carried(connection, was)):
+                # Nothing is expected; this returns when either side hangs up.
+                connection.recv(1)
+            return
+        with self._ways.wire(was.claim, wish.port) as wire:
+            log.info("a port is carried", job=was.job.id, node=was.claim.slot, port=wish.port, user=you.user)
+            _say(connection, answer)
+            connection.settimeout(None)
+            with self._noted(_Carried(connection, was, wire)):
+                relay(connection, wire)
+
+    @contextlib.contextmanager
+    def _noted(self, carried: _Carried) -> Iterator[None]:
+        with self._lock:
+            self._carried.add(carried)
+        try:
+            # ``close`` may have cut the others just before.
+            if not self._stop.is_set():
+                yield
+        finally:
+            with self._lock:
+                self._carried.discard(carried)
+
+    def _refuse(self, connection: socket.socket, status: int, text: str) -> None:
+        with contextlib.suppress(OSError):
+            _say(connection, {"ok": False, "status": status, "error": text})
+
+
+def _say(connection: socket.socket, answer: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _read(connection: socket.socket) -> _Wish:
+    """The client says nothing after its line until it has its answer."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) <= _LARGEST and (piece := connection.recv(_LARGEST)):
+        line += piece
+    try:
+        said = json.loads(line)
+        wish = _Wish(str(said["job"]), int(said.get("port", 0)), str(said.get("node", "")), said.get("hold") is True)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Denied(422, "burstd does not understand this burstctl: are both of one version?") from None
+    if not wish.hold and not 0 < wish.port < 65536:
+        raise Denied(422, f"{wish.port} is no port: they are 1 to 65535.")
+    return wish
