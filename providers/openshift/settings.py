@@ -177,6 +177,8 @@ class OpenShiftSettings(BaseModel):
     timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """For the answer to one call."""
     currency: str = "EUR"
+    settle_s: Seconds = 60.0
+    """How long the API server may still carry out a launch that it did not answer: its own limit for a request."""
     route_domain: str = ""
     """For Routes of notebooks: hosts are made below it; empty: the router chooses."""
 

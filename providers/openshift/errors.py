@@ -1,0 +1,201 @@
+"""What the API server answers, and what urllib3 raises, as the errors of the interface.
+
+Answers: https://kubernetes.io/docs/reference/using-api/api-concepts/ and the kind Status of
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/. A refusal by admission is told from a
+missing right by its words only: both are 403.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from burstd.model.errors import (
+    AuthFailed,
+    BadRequest,
+    CloudUnavailable,
+    NotAllowed,
+    NotFound,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+)
+
+ROLE = "config/openshift/role.yaml"
+SCC = "config/openshift/scc.yaml"
+_LIMIT = 600
+_QUOTA = re.compile(r"exceeded quota", re.IGNORECASE)
+_QUOTA_UNREADY = re.compile(r"status unknown for quota|quota evaluation timed out", re.IGNORECASE)
+_RBAC = re.compile(r"cannot \S+ (resource|path) |^access denied$", re.IGNORECASE)
+_SECURITY = re.compile(
+    r"security context constraint|violates PodSecurity|PodSecurityPolicy|pod security polic", re.IGNORECASE
+)
+_IMPOSSIBLE = re.compile(
+    r"(maximum|minimum) \S+ (usage|limit|request)|limit to request ratio|must specify (limits|requests)|not found"
+    r"|no PriorityClass|RuntimeClass|is being terminated|mutually exclusive",
+    re.IGNORECASE,
+)
+"""A LimitRange, a quota that wants more to be said, names in the settings that the cluster does not have."""
+_NOT_DONE = re.compile(r"failed calling (admission )?webhook|quota evaluation timed out", re.IGNORECASE)
+"""In an answer of 500: it came before anything was stored."""
+_TAG = re.compile(r"<[^>]*>")
+_TOKEN = re.compile(r"(bearer\s+)[^\s\"']+|(?<=://)[^/@\s]*@", re.IGNORECASE)
+_UNSENT = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError"})
+"""Of urllib3: no connection came about."""
+_DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
+"""A certificate is looked at before anything is sent; what is no TLS at all has understood nothing."""
+
+
+class AlreadyExists(BadRequest):
+    """Something of that name is there."""
+
+
+class NoSuchApi(BadRequest):
+    """This cluster does not have the kind at all: plain Kubernetes has no Routes."""
+
+
+class Conflict(CloudUnavailable):
+    """The thing changed meanwhile, and nothing was done: the same may be asked again."""
+
+
+class Expired(CloudUnavailable):
+    """410: what the list or the watch was to go on from is too old by now."""
+
+
+class Answer(NamedTuple):
+    """What came back for one request. Names of ``headers`` in small letters."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+
+def of_answer(answer: Answer, what: str, *, changes: bool) -> ProviderError:
+    """The error for an answer of 300 and more. ``what``, in the infinitive, is what was asked for."""
+    status, said = answer.status, _status(answer)
+    message = f"Kubernetes would not {what}: {_text(answer, said)}"
+    reason = str(said.get("reason") or "")
+    if status == 401:
+        return AuthFailed(
+            f"{message}; reading the kubeconfig again did not help: look at its token or certificate, "
+            "and whether it has expired"
+        )
+    if status == 403:
+        return _forbidden(message, str(said.get("message") or answer.body))
+    if status == 404:
+        return _missing(message, said, answer)
+    if status == 409 and reason == "AlreadyExists":
+        return AlreadyExists(message)
+    if status == 409:
+        return Conflict(message)
+    if status == 410:
+        return Expired(message)
+    if status == 429:
+        return RateLimited(message, retry_after_s=_pause(answer, said))
+    if status >= 500 or status == 408:
+        lost = changes and not _NOT_DONE.search(str(said.get("message") or ""))
+        return (OutcomeUnknown if lost else CloudUnavailable)(message, retry_after_s=_pause(answer, said))
+    if status < 400:
+        return CloudUnavailable(f"{message}; the server's address in the kubeconfig leads elsewhere")
+    return BadRequest(message)
+
+
+def of_event(said: Mapping[str, Any], what: str) -> ProviderError:
+    """The error for an ERROR event inside a watch: a Status, where the answer itself was 200."""
+    code = said.get("code")
+    status = code if isinstance(code, int) and code >= 300 else 500
+    return of_answer(Answer(status, {}, json.dumps(said)), what, changes=False)
+
+
+def of_silence(error: BaseException, what: str, *, changes: bool) -> ProviderError:
+    """The error where no answer, or half of one, came."""
+    text = _plain(str(error) or type(error).__name__)
+    if not changes or _surely_unsent(error):
+        return CloudUnavailable(f"cannot {what}: {text}")
+    return OutcomeUnknown(f"no answer came when burstd would {what}: {text}")
+
+
+def plain(text: str) -> str:
+    """In one line of bearable length, without tokens."""
+    return _plain(text)
+
+
+def _forbidden(message: str, said: str) -> ProviderError:
+    if _QUOTA_UNREADY.search(said):
+        return CloudUnavailable(message)
+    if _QUOTA.search(said):
+        return QuotaExceeded(message)
+    if _RBAC.search(said):
+        return NotAllowed(f"{message}; bind the Role of {ROLE} to burstd's account: oc apply -f {ROLE}")
+    if _SECURITY.search(said):
+        return NotAllowed(
+            f"{message}; either set security = 'restricted', or ask a cluster administrator for {SCC}: "
+            f"oc apply -f {SCC}, then oc adm policy add-scc-to-user burstd -z SERVICE_ACCOUNT -n NAMESPACE "
+            "(on plain Kubernetes: label the namespace pod-security.kubernetes.io/enforce=baseline)"
+        )
+    if _IMPOSSIBLE.search(said):
+        return BadRequest(message)
+    return NotAllowed(f"{message}; a rule of the cluster forbids it: ask its administrators")
+
+
+def _missing(message: str, said: Mapping[str, Any], answer: Answer) -> ProviderError:
+    """Only the API server itself can say that a thing is gone, and it names the thing."""
+    details = said.get("details") or {}
+    if said.get("reason") == "NotFound" and details.get("name"):
+        if details.get("kind") == "namespaces":
+            return BadRequest(f"{message}; create it, or set namespace to one that is there")
+        return NotFound(message)
+    if said.get("reason") == "NotFound" or answer.body.strip() == "404 page not found":
+        return NoSuchApi(message)
+    return CloudUnavailable(f"{message}; no API server says that: is there a proxy in between?")
+
+
+def _surely_unsent(error: BaseException) -> bool:
+    for one in _causes(error):
+        if type(one).__name__ in _UNSENT and type(one).__module__.startswith("urllib3."):
+            return True
+        if type(one).__name__ in {"SSLError", "SSLCertVerificationError"} and any(w in str(one) for w in _DISTRUST):
+            return True
+        if isinstance(one, ConnectionRefusedError):
+            return True
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        wrapped = getattr(one, "original_error", None)
+        one = wrapped if isinstance(wrapped, BaseException) else one.__cause__ or one.__context__
+
+
+def _pause(answer: Answer, said: Mapping[str, Any]) -> float:
+    """Seconds; 0: nothing is said."""
+    for text in (answer.headers.get("retry-after"), (said.get("details") or {}).get("retryAfterSeconds")):
+        try:
+            return max(0.0, float(text or ""))
+        except (TypeError, ValueError):
+            continue
+    return 0.0
+
+
+def _text(answer: Answer, said: Mapping[str, Any]) -> str:
+    """What was said, with the status."""
+    words = _plain(str(said.get("message") or "" if said else _TAG.sub(" ", answer.body)))
+    return f"{words} (HTTP {answer.status})" if words else f"HTTP {answer.status}"
+
+
+def _plain(text: str) -> str:
+    return _TOKEN.sub(lambda found: found[1] or "", " ".join(text.split()))[:_LIMIT].rstrip(". ")
+
+
+def _status(answer: Answer) -> Mapping[str, Any]:
+    """The Status of the body; empty: it is none."""
+    try:
+        said = json.loads(answer.body)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) and said.get("kind") == "Status" else {}
