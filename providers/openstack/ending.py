@@ -20,9 +20,9 @@ from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.errors import Conflict
 from providers.openstack.ours import FLOATING, PORTS, Ours, claim_of
-from providers.openstack.pace import Pace
 from providers.openstack.servers import Servers
 from providers.openstack.settings import OpenStackSettings
+from providers.pace import Pace
 
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _WAIT_S = 10.0

@@ -14,9 +14,9 @@ from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.networks import Networks
 from providers.openstack.ours import FLOATING, Ours, claim_of
-from providers.openstack.pace import Pace
 from providers.openstack.ports import FULL, Held
 from providers.openstack.settings import OpenStackSettings
+from providers.pace import Pace
 
 Thing = Mapping[str, Any]
 

@@ -33,10 +33,10 @@ from providers.openstack.catalog import Catalog
 from providers.openstack.floating import FloatingIps
 from providers.openstack.groups import ServerGroups
 from providers.openstack.images import Image, Images
-from providers.openstack.pace import Pace
 from providers.openstack.ports import NONE, Held, Ports
 from providers.openstack.settings import OpenStackSettings
 from providers.openstack.volumes import Volumes
+from providers.pace import Pace
 
 _VERSION = "2.72"
 """The first microversion that takes ports with a promised bandwidth. Tags are taken from 2.52 on: Nova 16, of 2017."""

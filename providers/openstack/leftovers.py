@@ -18,9 +18,9 @@ from providers.openstack.calls import Calls
 from providers.openstack.errors import Conflict
 from providers.openstack.ours import FLOATING as ADDRESSES
 from providers.openstack.ours import PORTS, Ours
-from providers.openstack.pace import Pace
 from providers.openstack.servers import Servers
 from providers.openstack.settings import OpenStackSettings
+from providers.pace import Pace
 
 PORT, FLOATING, VOLUME, GROUP = "port", "floating-ip", "volume", "server-group"
 _KINDS = (FLOATING, PORT, VOLUME, GROUP)

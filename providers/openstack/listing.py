@@ -17,9 +17,9 @@ from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.errors import Conflict
 from providers.openstack.ours import FLOATING, Ours, claim_of
-from providers.openstack.pace import Pace
 from providers.openstack.servers import Server, Servers
 from providers.openstack.settings import OpenStackSettings
+from providers.pace import Pace
 
 _STATES = {
     "BUILD": InstanceState.PENDING,

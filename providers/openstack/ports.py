@@ -32,9 +32,9 @@ from providers.openstack.calls import Calls
 from providers.openstack.errors import Conflict
 from providers.openstack.networks import Networks
 from providers.openstack.ours import PORTS, Ours, claim_of
-from providers.openstack.pace import Pace
 from providers.openstack.servers import Servers
 from providers.openstack.settings import OpenStackSettings
+from providers.pace import Pace
 
 Thing = Mapping[str, Any]
 _PART = 50

@@ -18,8 +18,8 @@ from providers.openstack import marks
 from providers.openstack.calls import Calls
 from providers.openstack.images import Image
 from providers.openstack.ours import Ours
-from providers.openstack.pace import Pace
 from providers.openstack.settings import OpenStackSettings, RootVolume
+from providers.pace import Pace
 
 _COMING = ("creating", "downloading")
 _READY = "available"
