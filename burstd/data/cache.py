@@ -5,7 +5,7 @@ no user can put anything in another's way. ``DIGEST/jobs`` has a file for each j
 record; a mark whose record is gone counts for nothing.
 """
 
-# ruff: noqa: PTH100, PTH102, PTH104, PTH108, PTH112, PTH116, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH102, PTH104, PTH108, PTH112, PTH114, PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from burstd.data.userside import AgentFault
+from burstd.data.userside import AgentFault, give
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _HEX = frozenset("0123456789abcdef")
@@ -159,7 +159,7 @@ class Entry:
         remove_tree(self.unfinished)
         make_root_directories(self.unfinished, 0o711)
         os.mkdir(f"{self.unfinished}/own", 0o700)
-        os.chown(f"{self.unfinished}/own", uid, gid, follow_symlinks=False)
+        give(f"{self.unfinished}/own", uid, gid)
         os.mkdir(f"{self.unfinished}/jobs", 0o700)
         _write(f"{self.unfinished}/journal", "")
         _write(f"{self.unfinished}/boot", self._boot)
@@ -234,14 +234,18 @@ def unmark(path: str, job: str) -> None:
 
 
 def make_root_directories(path: str, mode: int) -> None:
-    """Makes a directory and what is missing above it, for root. Raises AgentFault where a user could replace it."""
+    """Makes a directory and what is missing above it, for root. Raises AgentFault where a user could replace it.
+
+    Where the agent is no root there is nobody else who could.
+    """
     missing = []
     above = path
     while not os.path.lexists(above):
         missing.append(above)
         above = os.path.dirname(above)
     about = os.stat(above)
-    if about.st_uid != 0 or (about.st_mode & 0o022 and not about.st_mode & 0o1000):
+    others = about.st_uid != 0 or (about.st_mode & 0o022 and not about.st_mode & 0o1000)
+    if others and os.geteuid() == 0:
         raise AgentFault(
             "rights",
             f"{above} is not root's alone, so {path} cannot be kept safe there: set staging.job_dir and the cache to "
@@ -255,6 +259,9 @@ def make_root_directories(path: str, mode: int) -> None:
 
 def remove_tree(path: str) -> None:
     """Removes all that is there, following nothing; nothing there is no error. Raises AgentFault."""
+    if os.geteuid() != 0 and os.path.isdir(path) and not os.path.islink(path):
+        # Only root can empty a directory that may not be written.
+        subprocess.run(["chmod", "-R", "u+rwX", "--", path], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     done = subprocess.run(
         ["rm", "-rf", "--one-file-system", "--", path], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )

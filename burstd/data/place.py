@@ -17,7 +17,7 @@ from typing import Any
 from burstd.data.cache import Cache, Entry, make_root_directories, remove_tree, unmark
 from burstd.data.fetch import Fetch, pieces_of
 from burstd.data.transports import Transport
-from burstd.data.userside import STOPPED, AgentFault, Message, UserSide
+from burstd.data.userside import STOPPED, AgentFault, Message, UserSide, give
 from burstd.model.data import Piece
 
 
@@ -63,12 +63,12 @@ class JobFolder:
             raise AgentFault("agent", f"{self.path} is the folder of job {known['job']} of uid {known['uid']}")
         with suppress(FileExistsError):
             os.mkdir(self.path, 0o700)
-            os.chown(self.path, uid, gid, follow_symlinks=False)
+            give(self.path, uid, gid)
         about = os.lstat(self.path)
         if not stat.S_ISDIR(about.st_mode):
             raise AgentFault("agent", f"{self.path} is no directory: move it away")
         if about.st_uid != uid:  # killed between the two calls above
-            os.chown(self.path, uid, gid, follow_symlinks=False)
+            give(self.path, uid, gid)
 
     def read(self) -> Message | None:
         """Its record."""

@@ -1,4 +1,4 @@
-"""A storage node's end of the ssh store: objects in a folder, asked for by frames on standard input.
+"""The far end of a served store: objects in a folder, asked for by frames on standard input.
 
 Run there as ``python3 PROGRAM ROOT`` for each connection; it ends with the connection. Standard library only.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from itertools import islice
 from typing import IO
@@ -28,16 +29,26 @@ from burstd.data.frames import (
 from burstd.model.stager import StagerError, StoreRefused
 
 
-def serve(root: str, read: IO[bytes], write: IO[bytes], *, sync: bool = False) -> None:
-    """Answers until ``read`` ends. Both need descriptors, and nothing else may use them meanwhile."""
-    _Server(ObjectFolder(root, sync=sync), read.fileno(), write.fileno()).run()
+def serve(root: str, read: IO[bytes], write: IO[bytes], *, sync: bool = False, idle_s: float = 0.0) -> None:
+    """Answers until ``read`` ends. Both need descriptors, and nothing else may use them meanwhile.
+
+    ``idle_s``: ends too when nothing of a request came for so long (main thread only); 0: never by itself.
+    """
+    if idle_s:
+        signal.signal(signal.SIGALRM, _idle)
+    _Server(ObjectFolder(root, sync=sync), read.fileno(), write.fileno(), idle_s).run()
+
+
+def _idle(number: int, frame: object) -> None:  # noqa: ARG001 - a handler
+    raise HungUp("nothing was asked for long")
 
 
 class _Server:
-    def __init__(self, folder: ObjectFolder, incoming: int, outgoing: int) -> None:
+    def __init__(self, folder: ObjectFolder, incoming: int, outgoing: int, idle_s: float) -> None:
         self._folder = folder
         self._in = incoming
         self._out = outgoing
+        self._idle_s = idle_s
         self._buffer = memoryview(bytearray(1 << 20))
 
     def run(self) -> None:
@@ -50,6 +61,7 @@ class _Server:
                 return
             self._answer(0, Say.OK)
             while True:
+                self._alive()
                 self._one(*HEADER.unpack(read_exactly(self._in, HEADER.size)))
         except HungUp:
             return
@@ -123,8 +135,13 @@ class _Server:
             raise HungUp(str(error)) from None
         if not count:
             raise HungUp("end of file")
+        self._alive()
         left[0] -= count
         return self._buffer[:count]
+
+    def _alive(self) -> None:
+        if self._idle_s:
+            signal.setitimer(signal.ITIMER_REAL, self._idle_s)
 
     def _body(self, left: list[int]) -> bytes:
         if left[0] > BODY_LIMIT:
@@ -143,13 +160,18 @@ def _json(value: object) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``[--sync] ROOT``: the program of a storage node."""
-    words = sys.argv[1:] if arguments is None else arguments
+    """``[--sync] [--idle SECONDS] ROOT``: the program of a storage node, and of a mover pod."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     sync = words[:1] == ["--sync"]
-    if len(words) != 1 + sync:
-        sys.stderr.write("usage: [--sync] ROOT\n")
+    del words[:sync]
+    idle_s = 0.0
+    if words[:1] == ["--idle"] and len(words) > 1:
+        idle_s = float(words[1])
+        del words[:2]
+    if len(words) != 1:
+        sys.stderr.write("usage: [--sync] [--idle SECONDS] ROOT\n")
         return 2
-    serve(words[-1], sys.stdin.buffer, sys.stdout.buffer, sync=sync)
+    serve(words[0], sys.stdin.buffer, sys.stdout.buffer, sync=sync, idle_s=idle_s)
     return 0
 
 

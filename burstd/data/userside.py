@@ -2,6 +2,9 @@
 
 The child is forked before the request is read: no secret of it is in the child's memory. Contents go between the two
 through shared memory (slots of one object each), all else as packets of JSON.
+
+Where the agent is no root, as in a pod of a restricted cluster, the machine has one user: slurmd and all jobs run as
+that one, so both halves do, and whose a job is decides nothing on the machine.
 """
 
 from __future__ import annotations
@@ -48,6 +51,12 @@ def fault_of(error: OSError, what: str) -> AgentFault:
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return AgentFault("rights", sentence)
     return AgentFault("agent", sentence)
+
+
+def give(path: str, uid: int, gid: int) -> None:
+    """Makes a file or directory a user's, where there are several users."""
+    if os.geteuid() == 0:
+        os.chown(path, uid, gid, follow_symlinks=False)
 
 
 class Slots:
@@ -105,7 +114,7 @@ class UserSide:
         self._closed = threading.Lock()
 
     def become(self, uid: int, gid: int, groups: list[int]) -> None:
-        """The child gives up root's rights for the user's, for ever. Raises AgentFault."""
+        """The child gives up root's rights, where it has them, for the user's, for ever. Raises AgentFault."""
         self.ask({"do": "become", "uid": uid, "gid": gid, "groups": groups})
 
     def ask(
@@ -177,6 +186,8 @@ def _do(line: Line, slots: Slots, works: Mapping[str, Work], request: Message, d
 def _become(uid: int, gid: int, groups: list[int]) -> None:
     if uid <= 0 or gid < 0:
         raise AgentFault("rights", f"uid {uid}, gid {gid}: data of root is not staged. Submit the job as a user")
+    if os.geteuid() != 0:
+        return
     os.setgroups(groups)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

@@ -56,6 +56,8 @@ class Rig:
     top: Path
     reach: dict[str, Any] = field(default_factory=dict)
     answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    python: tuple[str, ...] = (sys.executable,)
+    """What runs the agent."""
 
     def __post_init__(self) -> None:
         self.top.mkdir(mode=0o755, exist_ok=True)
@@ -91,7 +93,7 @@ class Rig:
 
     def start(self, request: dict[str, Any]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(self.program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*self.python, "-I", "-S", str(self.program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps(request) + "\n")
