@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli import bill, check, config, event, job, node, plan, provider, scale, stage, status
+from burstd.cli import bill, check, config, event, forward, job, node, plan, provider, route, scale, stage, status
 from burstd.cli.session import DEFAULT_SOCKET, Code, Json, Shared
 
 app = typer.Typer(
@@ -53,6 +53,8 @@ app.command()(scale.scale)
 app.add_typer(node.app, name="node")
 app.add_typer(job.app, name="job")
 app.command()(job.explain)
+app.command()(forward.port_forward)
+app.add_typer(route.app, name="route")
 app.add_typer(event.app, name="event")
 app.add_typer(stage.app, name="stage")
 app.add_typer(provider.app, name="provider")

@@ -36,7 +36,8 @@ class Code(IntEnum):
     NOT_FOUND = 5
 
 
-_CODES = {403: Code.FORBIDDEN, 404: Code.NOT_FOUND, 409: Code.NO, 422: Code.USAGE}
+CODES = {403: Code.FORBIDDEN, 404: Code.NOT_FOUND, 409: Code.NO, 422: Code.USAGE}
+"""By HTTP status."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Socket = Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="The daemon's control socket.")]
@@ -82,7 +83,7 @@ class Session:
     def answered(self, status: int, answer: Any) -> Any:
         """The answer itself; ends the program where it is a no."""
         if status >= 400:
-            self.fail(_CODES.get(status, Code.UNREACHABLE), answer.get("error", f"The daemon answered {status}."))
+            self.fail(CODES.get(status, Code.UNREACHABLE), answer.get("error", f"The daemon answered {status}."))
         return answer
 
     def talk(
@@ -106,7 +107,7 @@ class Session:
         except httpx.TimeoutException:
             raise Unreachable(_more(f"burstd does not answer on {self.path} within {timeout_s:.0f} s.")) from None
         except httpx.ConnectError:
-            raise _why_not(self.path) from None
+            raise why_not(self.path) from None
         except httpx.TransportError as error:
             raise Unreachable(_more(f"burstd broke the connection on {self.path} off ({error}).")) from None
         except ValueError:
@@ -129,7 +130,7 @@ def _more(text: str) -> str:
     return f"{text}\nSee more with: systemctl status burstd; journalctl -u burstd"
 
 
-def _why_not(path: Path) -> Unreachable:
+def why_not(path: Path) -> Unreachable:
     """Tries once more without HTTP, whose errors do not tell."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -40,7 +40,8 @@ CONNECTIONS = 256
 OF_ONE = 64
 """Connections of one user other than root and burstd's own."""
 _PATIENCE_S = 5.0
-_LOOK_S = 1.0
+LOOK_S = 1.0
+"""How often it is seen whether jobs still run."""
 _LARGEST = 4096
 
 
@@ -77,6 +78,7 @@ class ForwardServer:
         *,
         connections: int = CONNECTIONS,
         of_one: int = OF_ONE,
+        look_s: float = LOOK_S,
     ) -> None:
         """``enter``: a way into the machine of a claim; raises NodeNotReady, NodeRefused."""
         self._path = path
@@ -85,6 +87,7 @@ class ForwardServer:
         self._ways = Ways(enter)
         self._connections = connections
         self._of_one = of_one
+        self._look_s = look_s
         self._lock = threading.Lock()
         self._open: Counter[int] = Counter()
         self._carried: set[_Carried] = set()
@@ -126,10 +129,24 @@ class ForwardServer:
                 connection, _ = listener.accept()
             except OSError:
                 return  # It was shut down.
-            threading.Thread(target=self._take, args=(connection,), name="forward of a port", daemon=True).start()
+            with contextlib.suppress(OSError):
+                who = peer(connection)
+                if self._admits(who):
+                    threading.Thread(target=self._take, args=(connection, who), name="port", daemon=True).start()
+                    continue
+                _say(connection, _no(503, "Too many connections to jobs' ports are open; close some."))
+            connection.close()
+
+    def _admits(self, who: Peer) -> bool:
+        unlimited = who.uid in (0, os.geteuid())
+        with self._lock:
+            if self._open.total() >= self._connections or (self._open[who.uid] >= self._of_one and not unlimited):
+                return False
+            self._open[who.uid] += 1
+            return True
 
     def _watch(self) -> None:
-        while not self._stop.wait(_LOOK_S):
+        while not self._stop.wait(self._look_s):
             latest = self._office.latest()
             if latest is not None:
                 self._cut(partial(over, snapshot=latest[0]))
@@ -149,32 +166,24 @@ class ForwardServer:
                 one.wire.close()
             hang_up(one.connection)
 
-    def _take(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                connection.settimeout(_PATIENCE_S)
-                who = peer(connection)
-                with self._counted(who):
-                    self._let_through(connection, who)
-            except Denied as denied:
-                self._refuse(connection, denied.status, denied.text)
-            except BurstdError as error:
-                self._refuse(connection, 409 if isinstance(error, NotListening) else 503, str(error))
-            except OSError as error:
-                log.debug("a connection to a job's port broke off", error=str(error))
-
-    @contextlib.contextmanager
-    def _counted(self, who: Peer) -> Iterator[None]:
-        unlimited = who.uid in (0, os.geteuid())
-        with self._lock:
-            if self._open.total() >= self._connections or (self._open[who.uid] >= self._of_one and not unlimited):
-                raise Denied(503, "Too many connections to jobs' ports are open; close some.")
-            self._open[who.uid] += 1
+    def _take(self, connection: socket.socket, who: Peer) -> None:
         try:
-            yield
+            with connection:
+                self._answer(connection, who)
+        except OSError as error:
+            log.debug("a connection to a job's port broke off", error=str(error))
         finally:
             with self._lock:
                 self._open[who.uid] -= 1
+
+    def _answer(self, connection: socket.socket, who: Peer) -> None:
+        connection.settimeout(_PATIENCE_S)
+        try:
+            self._let_through(connection, who)
+        except Denied as denied:
+            _say(connection, _no(denied.status, denied.text))
+        except BurstdError as error:
+            _say(connection, _no(409 if isinstance(error, NotListening) else 503, str(error)))
 
     def _let_through(self, connection: socket.socket, who: Peer) -> None:
         wish = _read(connection)
@@ -207,9 +216,9 @@ class ForwardServer:
             with self._lock:
                 self._carried.discard(carried)
 
-    def _refuse(self, connection: socket.socket, status: int, text: str) -> None:
-        with contextlib.suppress(OSError):
-            _say(connection, {"ok": False, "status": status, "error": text})
+
+def _no(status: int, text: str) -> dict[str, Any]:
+    return {"ok": False, "status": status, "error": text}
 
 
 def _say(connection: socket.socket, answer: dict[str, Any]) -> None:

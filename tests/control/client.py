@@ -22,7 +22,7 @@ class Client:
 
     def __init__(self, path: Path, uid: int | None = None, gid: int | None = None) -> None:
         self._http = HTTPConnection("burstd", timeout=30)
-        self._http.sock = _connect(path) if uid is None else _connect_as(path, uid, uid if gid is None else gid)
+        self._http.sock = _connect(path) if uid is None else connect_as(path, uid, uid if gid is None else gid)
 
     def __enter__(self) -> Self:
         return self
@@ -50,8 +50,8 @@ def _connect(path: Path) -> socket.socket:
     return sock
 
 
-def _connect_as(path: Path, uid: int, gid: int) -> socket.socket:
-    """The kernel notes who connects; whoever holds the descriptor later speaks as that user."""
+def connect_as(path: Path, uid: int, gid: int) -> socket.socket:
+    """A connection of another user's: the kernel notes who connects, and whoever holds it later speaks as that user."""
     here, there = socket.socketpair()
     child = os.fork()
     if child == 0:

@@ -1,0 +1,176 @@
+"""burstctl port-forward"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket as sockets
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from burstd.cli.job import JobId
+from burstd.cli.session import CODES, Code, Json, Session, Socket, Unreachable, session, why_not
+from burstd.data.relay import SocketWire, hang_up, relay
+
+HOST = "127.0.0.1"
+PATIENCE_S = 60.0
+"""For the daemon's answer: it may have to make an ssh connection first."""
+
+
+class Refused(Exception):
+    """The daemon's no, with its HTTP status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def port_forward(
+    ctx: typer.Context,
+    job_id: JobId,
+    port: Annotated[int, typer.Argument(min=1, max=65535, help="What the job listens at on its node.")],
+    local: Annotated[
+        int | None,
+        typer.Option("--local", min=0, max=65535, help="Port of 127.0.0.1 here; default: the same, 0: any free one."),
+    ] = None,
+    node: Annotated[str, typer.Option(help="One of the job's nodes; default: the first.")] = "",
+    json: Json = False,
+    socket: Socket = None,
+) -> None:
+    """Bring a port of your running job to 127.0.0.1 here, until the job ends or Ctrl-C.
+
+    For a notebook, TensorBoard and the like; the program may listen on its node's 127.0.0.1 alone. Only your own
+    processes on this host are let through.
+    """
+    burstd = session(ctx, json, socket)
+    door = _Door(burstd.path.parent / "forward.sock", {"job": job_id, "port": port, "node": node})
+    try:
+        hold, said = door.ask(hold=True)
+    except Refused as no:
+        burstd.fail(CODES.get(no.status, Code.UNREACHABLE), str(no))
+    except Unreachable as error:
+        burstd.fail(Code.UNREACHABLE, str(error))
+    with hold, _listen(burstd, port if local is None else local, given=local is not None) as listener:
+        here = listener.getsockname()[1]
+        if burstd.json:
+            _tell({"host": HOST, "port": here, "job": said["job"], "node": said["node"], "to": port})
+        else:
+            typer.echo(f"{HOST}:{here} is port {port} of {said['node']}, until job {said['job']} ends or Ctrl-C.")
+        sys.stdout.flush()
+        try:
+            why = _serve(listener, hold, door)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        burstd.fail(Code.NO, why)
+
+
+class _Door:
+    """The daemon's socket for ports of jobs, and what is asked for there."""
+
+    def __init__(self, path: Path, wish: dict[str, Any]) -> None:
+        self._path = path
+        self._wish = wish
+
+    def ask(self, *, hold: bool) -> tuple[sockets.socket, dict[str, Any]]:
+        """A connection that was let through, and the answer. Raises Refused, Unreachable."""
+        connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+        answer: dict[str, Any] = {}
+        try:
+            connection.settimeout(PATIENCE_S)
+            connection.connect(str(self._path))
+            # A no may come before the question; it is heard below.
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(json.dumps(self._wish | {"hold": hold}).encode() + b"\n")
+            answer = _line(connection)
+            connection.settimeout(None)
+        except TimeoutError:
+            raise Unreachable(f"burstd does not answer on {self._path} within {PATIENCE_S:.0f} s.") from None
+        except OSError:
+            raise why_not(self._path) from None
+        finally:
+            if not answer.get("ok"):
+                connection.close()
+        if not answer:
+            raise Unreachable(f"burstd on {self._path} hung up without an answer; it may be ending.")
+        if not answer.get("ok"):
+            raise Refused(int(answer.get("status", 503)), str(answer.get("error", "the daemon said no")))
+        return connection, answer
+
+
+def _line(connection: sockets.socket) -> dict[str, Any]:
+    """One line, and nothing of what follows it; empty where there is none."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := connection.recv(1)):
+        line += byte
+    try:
+        said = json.loads(line) if line else {}
+    except ValueError:
+        said = {}
+    return said if isinstance(said, dict) else {}
+
+
+def _listen(burstd: Session, port: int, *, given: bool) -> sockets.socket:
+    try:
+        return sockets.create_server((HOST, port))
+    except OSError as error:
+        if given:
+            burstd.fail(Code.NO, f"Port {port} of {HOST} cannot be used here: {error.strerror}. Choose another.")
+    # It is taken, or below 1024; the number is no promise.
+    return sockets.create_server((HOST, 0))
+
+
+def _serve(listener: sockets.socket, hold: sockets.socket, door: _Door) -> str:
+    """Takes connections until the daemon says that it is over; returns why."""
+    while True:
+        ready, _, _ = select.select([listener, hold], [], [])
+        if hold in ready:
+            with contextlib.suppress(OSError):
+                if why := _line(hold).get("error"):
+                    return f"{str(why)[:1].upper()}{str(why)[1:]}."
+            return "burstd hung up; try again when it runs."
+        connection, (_, port) = listener.accept()
+        threading.Thread(target=_carry, args=(connection, port, door), daemon=True).start()
+
+
+def _carry(connection: sockets.socket, port: int, door: _Door) -> None:
+    with connection:
+        if _owner(connection.getsockname()[1], port) not in (os.geteuid(), 0):
+            _complain("somebody else on this host was not let through.")
+            hang_up(connection)
+            return
+        try:
+            far, _ = door.ask(hold=False)
+        except (Refused, Unreachable) as error:
+            _complain(str(error))
+            return
+        with far:
+            relay(connection, SocketWire(far))
+
+
+def _owner(here: int, there: int) -> int | None:
+    """Uid of the process on this host whose end of a connection over 127.0.0.1 is port ``there``; None: unknown.
+
+    From /proc/net/tcp, whose addresses are hexadecimal, the bytes of an IPv4 address in the machine's order.
+    """
+    address = f"{int.from_bytes(sockets.inet_aton(HOST), sys.byteorder):08X}"
+    ends = [f"{address}:{there:04X}", f"{address}:{here:04X}"]
+    with Path("/proc/net/tcp").open(encoding="ascii") as table:
+        next(table)
+        for words in map(str.split, table):
+            if words[1:3] == ends:
+                return int(words[7])
+    return None
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"burstctl: {text}\n")
+
+
+def _tell(answer: dict[str, Any]) -> None:
+    typer.echo(json.dumps(answer))

@@ -1,0 +1,237 @@
+"""Ports of jobs' nodes: who is let through, and that the connections end with the job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.daemon.control_rights import Rights
+from burstd.daemon.forward import ForwardServer
+from burstd.data.relay import SocketWire
+from burstd.model.claim import Claim
+from burstd.model.errors import NodeNotReady
+from burstd.model.job import JobState
+from burstd.model.shell import ConnectionLost, NotListening, Shell, Wire
+from burstd.model.snapshot import Unavailable
+
+from .client import connect_as
+from .office import PLAN, FakeOffice
+from .world import CLAIMS, JOBS, MINE, NOW, OTHER, SLURM, SNAPSHOT, job
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+PORT = 8888
+
+
+class Nodes:
+    """The inside of every node: one server, which answers what it heard backwards once it has heard the end."""
+
+    def __init__(self) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.entered: list[str] = []
+        self.lost = 0
+        """So many times a shell turns out to be dead when it is dialled from."""
+        self.away = ""
+
+    def enter(self, claim: Claim) -> Shell:
+        if self.away:
+            raise NodeNotReady(self.away)
+        self.entered.append(claim.slot)
+        return FakeShell(self)  # type: ignore[return-value]
+
+    def serve(self) -> None:
+        while True:
+            try:
+                wire, _ = self.server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(wire,), daemon=True).start()
+
+    def _answer(self, wire: socket.socket) -> None:
+        with wire:
+            heard = b"".join(iter(lambda: wire.recv(1 << 16), b""))
+            wire.sendall(heard[::-1])
+
+
+class FakeShell:
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def dial(self, port: int) -> Wire:
+        if self._nodes.lost:
+            self._nodes.lost -= 1
+            raise ConnectionLost("it hung up")
+        if port != PORT:
+            raise NotListening(f"nothing listens at 10.0.0.9 port {port} so far")
+        return SocketWire(socket.create_connection(self._nodes.server.getsockname()))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    made = Nodes()
+    thread = threading.Thread(target=made.serve)
+    thread.start()
+    yield made
+    made.server.shutdown(socket.SHUT_RDWR)
+    made.server.close()
+    thread.join()
+
+
+@pytest.fixture
+def door(place: Path, office: FakeOffice, nodes: Nodes) -> Iterator[Path]:
+    server = ForwardServer(place, office, Rights(""), nodes.enter, connections=6, of_one=2, look_s=0.05)
+    server.start()
+    yield place
+    server.close()
+    assert not place.exists()
+
+
+Ask = Callable[..., tuple[socket.socket, dict[str, Any]]]
+
+
+@pytest.fixture
+def ask(door: Path) -> Iterator[Ask]:
+    """Sends a line and reads the answer."""
+    made: list[socket.socket] = []
+
+    def asked(wish: object, uid: int = 0) -> tuple[socket.socket, dict[str, Any]]:
+        wire = connect_as(door, uid, uid)
+        made.append(wire)
+        wire.settimeout(20)
+        # A no may come before the question.
+        with contextlib.suppress(BrokenPipeError):
+            wire.sendall((wish if isinstance(wish, bytes) else json.dumps(wish).encode()) + b"\n")
+        return wire, line(wire)
+
+    yield asked
+    for wire in made:
+        wire.close()
+
+
+def line(wire: socket.socket) -> dict[str, Any]:
+    heard = b""
+    while not heard.endswith(b"\n") and (byte := wire.recv(1)):
+        heard += byte
+    said: dict[str, Any] = json.loads(heard) if heard else {}
+    return said
+
+
+def wish(job_id: str = "101", **more: object) -> dict[str, object]:
+    return {"job": job_id, "port": PORT} | more
+
+
+@needs_root
+def test_the_owner_reaches_the_port_and_each_end_is_carried(ask: Ask, nodes: Nodes) -> None:
+    said = os.urandom(2 << 20)
+    for _ in range(3):
+        wire, answer = ask(wish(), NOBODY)
+        assert answer == {"ok": True, "job": "101", "node": "gpu1"}
+        wire.sendall(said)
+        wire.shutdown(socket.SHUT_WR)
+        assert b"".join(iter(lambda w=wire: w.recv(1 << 16), b"")) == said[::-1]  # type: ignore[misc]
+    assert nodes.entered == ["gpu1"]  # One way in served all.
+
+
+def test_a_way_that_broke_is_made_anew(ask: Ask, nodes: Nodes) -> None:
+    first, answer = ask(wish())
+    assert answer["ok"]
+    nodes.lost = 1
+    _, answer = ask(wish())
+    assert answer["ok"]
+    assert nodes.entered == ["gpu1", "gpu1"]
+    first.close()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("asked", "uid", "status", "says"),
+    [
+        (wish("102"), NOBODY, 403, f"You are {MINE}, and job 102 is not yours."),
+        (wish("999"), NOBODY, 404, "Job 999 is not in the queue."),
+        (wish("105"), NOBODY, 409, "Job 105 does not run: it is pending."),
+        (wish("104"), NOBODY, 409, "Job 104 does not run: it is pending."),
+        (wish(node="gpu2"), NOBODY, 404, "Job 101 has no node 'gpu2'; it runs on gpu1."),
+        (wish(port=0), NOBODY, 422, "0 is no port"),
+        (wish(port=70000), NOBODY, 422, "70000 is no port"),
+        (wish(port=99), NOBODY, 409, "nothing listens at 10.0.0.9 port 99 so far"),
+        (b"GET / HTTP/1.1", NOBODY, 422, "of one version"),
+        (b"[]", NOBODY, 422, "of one version"),
+        (b"x" * 10_000, NOBODY, 422, "of one version"),
+    ],
+)
+def test_the_rest_is_refused_with_a_sentence(ask: Ask, asked: object, uid: int, status: int, says: str) -> None:
+    _, answer = ask(asked, uid)
+    assert (answer["ok"], answer["status"]) == (False, status)
+    assert says in answer["error"]
+
+
+def test_an_administrator_reaches_every_job(ask: Ask, nodes: Nodes) -> None:
+    assert ask(wish("102"))[1] == {"ok": True, "job": "102", "node": "gpu2"}
+    nodes.away = "10.0.0.9 does not answer"
+    _, answer = ask(wish("101"))
+    assert (answer["status"], answer["error"]) == (503, "10.0.0.9 does not answer")
+
+
+def test_nodes_that_are_the_sites_own_and_parts_of_arrays(ask: Ask, office: FakeOffice) -> None:
+    rows = (
+        job("7_1", OTHER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
+        job("7_2", OTHER, JobState.RUNNING, array_job_id="7", node_list=("rack1", "gpu1")),
+        job("8", OTHER, JobState.RUNNING, node_list=("rack1",)),
+    )
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    assert "Several parts of job 7 run: name one of 7_1, 7_2." in ask(wish("7"))[1]["error"]
+    assert ask(wish("7_2"))[1]["node"] == "gpu1"
+    assert "runs on rack1, which burstd did not start" in ask(wish("8"))[1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"slurm": replace(SLURM, jobs=JOBS[1:])}, "job 101 does not run any more"),
+        ({"slurm": replace(SLURM, jobs=(replace(JOBS[0], restarts=1), *JOBS[1:]))}, "job 101 does not run any more"),
+        ({"claims": CLAIMS[1:]}, "the machine of gpu1 has ended"),
+    ],
+)
+def test_connections_end_with_the_job(ask: Ask, office: FakeOffice, changes: dict[str, Any], why: str) -> None:
+    carried, held = ask(wish())[0], ask(wish(hold=True))[0]
+    others = ask(wish("102", hold=True))[0]
+    office.last = (replace(SNAPSHOT, **changes), PLAN)
+    assert carried.recv(1) == b""
+    assert line(held) == {"error": why}
+    assert held.recv(1) == b""
+    others.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        others.recv(1)
+
+
+def test_what_cannot_be_read_cuts_nothing(ask: Ask, office: FakeOffice) -> None:
+    carried = ask(wish())[0]
+    office.last = (replace(SNAPSHOT, slurm=Unavailable("no answer", NOW)), PLAN)
+    assert ask(wish())[1]["error"] == "Slurm cannot be read: no answer"
+    carried.sendall(b"abc")
+    carried.shutdown(socket.SHUT_WR)
+    assert carried.recv(10) == b"cba"
+
+
+@needs_root
+def test_nobody_takes_all_the_room(ask: Ask) -> None:
+    mine = [ask(wish(), NOBODY) for _ in range(3)]
+    assert [answer["ok"] for _, answer in mine] == [True, True, False]
+    assert "Too many connections" in mine[-1][1]["error"]
+    assert [ask(wish())[1]["ok"] for _ in range(5)] == [True, True, True, True, False]
+    mine[0][0].close()
+    # The place is free once the daemon has seen it go.
+    while not ask(wish())[1]["ok"]:
+        pass
