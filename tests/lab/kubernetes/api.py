@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,18 @@ class Api:
         return self.ask("DELETE", path, None if grace_s is None else {"gracePeriodSeconds": grace_s})
 
     def events(
-        self, path: str, version: str, stop: threading.Event, opened: Callable[[httpx.Response], None]
+        self, path: str, version: str, opened: Callable[[httpx.Response], None], **query: str
     ) -> Iterator[dict[str, Any]]:
-        """What a watch says from a version on, until it ends. ``opened`` gets the stream, to be closed from outside."""
-        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        """What a watch says from a version on, until it ends; ``opened`` gets its stream. Raises httpx.HTTPError."""
+        words = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", **query}
         timeout = httpx.Timeout(_TIMEOUT_S, read=None)
-        with self._client.stream("GET", path, params=query, timeout=timeout) as stream:
+        with self._client.stream("GET", path, params=words, timeout=timeout) as stream:
             opened(stream)
-            for line in stream.iter_lines():
-                if stop.is_set():
-                    return
+            for line in stream.raise_for_status().iter_lines():
                 yield json.loads(line)
+
+
+def shut(stream: httpx.Response) -> None:
+    """Ends a stream that another thread reads."""
+    with suppress(OSError):
+        stream.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)

@@ -121,7 +121,8 @@ class Control:
             f"--etcd-servers={self.etcd}", f"--bind-address={self.host}", f"--advertise-address={self.host}",
             f"--secure-port={PORT}", "--insecure-port=0", "--endpoint-reconciler-type=none",
             f"--tls-cert-file={pki}/server.crt", f"--tls-private-key-file={pki}/server.key",
-            f"--client-ca-file={self.ca}", f"--kubelet-certificate-authority={self.ca}", f"--kubelet-client-certificate={pki}/kubelet-client.crt",
+            f"--client-ca-file={self.ca}", f"--kubelet-certificate-authority={self.ca}",
+            f"--kubelet-client-certificate={pki}/kubelet-client.crt",
             f"--kubelet-client-key={pki}/kubelet-client.key", "--kubelet-preferred-address-types=InternalIP",
             f"--service-account-key-file={pki}/tokens.pub", f"--service-account-signing-key-file={pki}/tokens.key",
             "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.200.0.0/24",
@@ -135,8 +136,9 @@ class Control:
         period_s = min(1.0, self.node_lost_s / 4)
         return [
             f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--port=0", "--secure-port=0",
-            "--profiling=false", f"--service-account-private-key-file={self.pki}/tokens.key", f"--root-ca-file={self.ca}",
-            f"--controllers={','.join(_CONTROLLERS)}", "--kube-api-qps=500", "--kube-api-burst=1000",
+            f"--service-account-private-key-file={self.pki}/tokens.key", f"--root-ca-file={self.ca}",
+            f"--controllers={','.join(_CONTROLLERS)}", "--profiling=false",
+            "--kube-api-qps=500", "--kube-api-burst=1000",
             f"--node-monitor-grace-period={self.node_lost_s}s", f"--node-monitor-period={period_s}s",
             "--node-startup-grace-period=30s", "--node-eviction-rate=100", "--secondary-node-eviction-rate=100",
             "--unhealthy-zone-threshold=1", "--pvclaimbinder-sync-period=2s", "--enable-hostpath-provisioner=true",

@@ -102,13 +102,13 @@ _SCC = _object(
         ),
         YES,
     ),
-    **dict.fromkeys(
-        (
+    **{
+        name: {**TEXTS, "nullable": True}
+        for name in (
             "allowedCapabilities", "defaultAddCapabilities", "requiredDropCapabilities", "seccompProfiles", "volumes",
             "users", "groups", "allowedUnsafeSysctls", "forbiddenSysctls",
-        ),
-        {**TEXTS, "nullable": True},
-    ),
+        )
+    },
     priority={"type": "integer", "format": "int32", "nullable": True},
     runAsUser=_object(
         ("type",), type=_choice("MustRunAs", "MustRunAsRange", "MustRunAsNonRoot", "RunAsAny"), uid=NUMBER,
