@@ -34,7 +34,7 @@ class Refused(Exception):
 def port_forward(
     ctx: typer.Context,
     job_id: JobId,
-    port: Annotated[int, typer.Argument(min=1, max=65535, help="What the job listens at on its node.")],
+    port: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="What the job listens at on its node.")],
     local: Annotated[
         int | None,
         typer.Option("--local", min=0, max=65535, help="Port of 127.0.0.1 here; default: the same, 0: any free one."),
@@ -120,7 +120,9 @@ def _listen(burstd: Session, port: int, *, given: bool) -> sockets.socket:
         return sockets.create_server((HOST, port))
     except OSError as error:
         if given:
-            burstd.fail(Code.NO, f"Port {port} of {HOST} cannot be used here: {error.strerror}. Choose another.")
+            burstd.fail(
+                Code.NO, f"Port {port} of {HOST} cannot be used here: {os.strerror(error.errno or 0)}. Choose another."
+            )
     # It is taken, or below 1024; the number is no promise.
     return sockets.create_server((HOST, 0))
 

@@ -23,7 +23,9 @@ app = typer.Typer(
 def open_route(
     ctx: typer.Context,
     job_id: JobId,
-    port: Annotated[int, typer.Argument(min=1024, max=65535, help="What the job listens at, on all addresses.")],
+    port: Annotated[
+        int, typer.Argument(metavar="PORT", min=1024, max=65535, help="What the job listens at, on all addresses.")
+    ],
     node: Annotated[str, typer.Option(help="One of the job's nodes; default: the first.")] = "",
     json: Json = False,
     socket: Socket = None,
@@ -63,7 +65,7 @@ def list_routes(ctx: typer.Context, json: Json = False, socket: Socket = None) -
 def close_route(
     ctx: typer.Context,
     job_id: JobId,
-    port: Annotated[int, typer.Argument(min=0, max=65535, help="Default: all of the job's.")] = 0,
+    port: Annotated[int, typer.Argument(metavar="PORT", min=0, max=65535, help="Default: all of the job's.")] = 0,
     json: Json = False,
     socket: Socket = None,
 ) -> None:

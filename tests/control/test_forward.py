@@ -78,15 +78,23 @@ class FakeShell:
         pass
 
 
-@pytest.fixture
-def nodes() -> Iterator[Nodes]:
+@contextlib.contextmanager
+def serving_nodes() -> Iterator[Nodes]:
     made = Nodes()
     thread = threading.Thread(target=made.serve)
     thread.start()
-    yield made
-    made.server.shutdown(socket.SHUT_RDWR)
-    made.server.close()
-    thread.join()
+    try:
+        yield made
+    finally:
+        made.server.shutdown(socket.SHUT_RDWR)
+        made.server.close()
+        thread.join()
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    with serving_nodes() as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,0 +1,143 @@
+"""burstctl port-forward, as a process of its own, and burstctl route."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from burstd.daemon.control_rights import Rights
+from burstd.daemon.forward import ForwardServer
+from tests.control.office import PLAN, FakeOffice
+from tests.control.test_forward import PORT, Nodes, serving_nodes
+from tests.control.world import JOBS, SLURM, SNAPSHOT
+
+from .conftest import NOBODY, Run
+from .test_process import BURSTCTL, burstctl
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+# A shell that started the tests in the background had them ignore the signal.
+CODE = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {BURSTCTL}"
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    with serving_nodes() as made:
+        yield made
+
+
+@pytest.fixture
+def door(control: Path, office: FakeOffice, nodes: Nodes) -> Iterator[None]:
+    server = ForwardServer(control.parent / "forward.sock", office, Rights(""), nodes.enter, look_s=0.05)
+    server.start()
+    yield
+    server.close()
+
+
+@pytest.fixture
+def forward(control: Path, door: None) -> Iterator[subprocess.Popen[str]]:
+    process = burstctl(control, "--json", "port-forward", "101", str(PORT), "--local", "0", code=CODE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def address(process: subprocess.Popen[str]) -> tuple[str, int]:
+    assert process.stdout is not None
+    said = json.loads(process.stdout.readline())
+    assert (said["job"], said["node"], said["to"]) == ("101", "gpu1", PORT)
+    return said["host"], said["port"]
+
+
+def test_a_port_is_brought_here_until_the_job_ends(forward: subprocess.Popen[str], office: FakeOffice) -> None:
+    there = address(forward)
+    for said in (b"abc", os.urandom(1 << 20)):
+        with socket.create_connection(there, 20) as wire:
+            wire.sendall(said)
+            wire.shutdown(socket.SHUT_WR)
+            assert b"".join(iter(lambda w=wire: w.recv(1 << 16), b"")) == said[::-1]  # type: ignore[misc]
+    with socket.create_connection(there, 20) as wire:
+        office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=JOBS[1:])), PLAN)
+        assert wire.recv(1) == b""
+    _, err = forward.communicate(timeout=20)
+    assert forward.returncode == 1
+    # The last connection may have come too late.
+    assert json.loads(err.splitlines()[-1])["error"] == "Job 101 does not run any more."
+
+
+def test_it_ends_with_ctrl_c(forward: subprocess.Popen[str]) -> None:
+    address(forward)
+    forward.send_signal(signal.SIGINT)
+    assert forward.wait(20) == 130
+
+
+@needs_root
+def test_others_on_this_host_are_not_let_through(forward: subprocess.Popen[str]) -> None:
+    there = address(forward)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setuid(NOBODY)
+            with socket.create_connection(there, 20) as wire:
+                wire.sendall(b"abc")
+                wire.shutdown(socket.SHUT_WR)
+                os.write(write, b"heard " + wire.recv(10))
+        except OSError:
+            os.write(write, b"cut off")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100) in (b"heard ", b"cut off")
+    os.close(read)
+    os.close(write)
+    forward.kill()
+    assert forward.communicate()[1] == "burstctl: somebody else on this host was not let through.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("port-forward 999 8888", 5, "Job 999 is not in the queue."),
+        ("port-forward 105 8888", 1, "Job 105 does not run: it is pending."),
+        ("port-forward 101 0", 2, "PORT"),
+        ("route open 101 80", 2, "than or equal to 1024"),
+        ("route close 101", 5, "Job 101 has no route."),
+    ],
+)
+def test_what_cannot_be_ends_with_its_code(run: Run, door: None, words: str, code: int, says: str) -> None:
+    outcome = run(*words.split())
+    assert (outcome.code, outcome.out) == (code, "")
+    assert says in outcome.err
+
+
+def test_without_a_daemon_it_says_so(run: Run, tmp_path: Path) -> None:
+    outcome = run("port-forward", "101", "8888", socket=tmp_path / "control.sock")
+    assert outcome.code == 3
+    assert f"There is no socket {tmp_path / 'forward.sock'}" in outcome.err
+
+
+def test_a_port_that_is_taken_here(run: Run, door: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = run("port-forward", "101", str(PORT), "--local", str(port))
+    assert outcome.code == 1
+    assert f"Port {port} of 127.0.0.1 cannot be used here: Address already in use." in outcome.err
+
+
+def test_routes(run: Run, office: FakeOffice) -> None:
+    opened = run("route", "open", "101", "8888")
+    assert "https://job101-8888.apps.example" in opened.out
+    assert "must have a token or password of its own" in " ".join(opened.out.split())
+    assert "101  8888  gpu1  sandbox   https://job101-8888.apps.example" in run("route", "list").out
+    assert json.loads(run("route", "list", "--json").out)["routes"][0]["port"] == 8888
+    assert run("route", "close", "101", "8888").out == "Closed https://job101-8888.apps.example.\n"
+    assert run("route", "list").out == "No route is open.\n"
