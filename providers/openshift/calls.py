@@ -14,14 +14,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from burstd.model.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.openshift.errors import Answer, Expired, of_answer, of_silence
-from providers.openshift.settings import OpenShiftSettings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from providers.openshift.access import Access
     from providers.openshift.sockets import Channels
     from providers.openshift.streams import Stream
@@ -35,10 +36,44 @@ Query = Mapping[str, Any]
 Got = TypeVar("Got")
 
 
+class ClusterSettings(Protocol):
+    """Of those of a provider, or of a store, what is needed to reach the cluster. See OpenShiftSettings."""
+
+    @property
+    def kubeconfig(self) -> Path | None:
+        """None: that of burstd's own pod, or of its home."""
+        ...
+
+    @property
+    def context(self) -> str:
+        """Empty: the kubeconfig's current one."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """Where everything is."""
+        ...
+
+    @property
+    def page(self) -> int:
+        """Things to one page of a list."""
+        ...
+
+    @property
+    def side_by_side(self) -> int:
+        """Calls under way at a time."""
+        ...
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds for the answer to one call."""
+        ...
+
+
 class Calls:
     """One namespace of one cluster. Used from many threads; makes no call before the first that is asked for."""
 
-    def __init__(self, settings: OpenShiftSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: ClusterSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
