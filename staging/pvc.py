@@ -1,0 +1,126 @@
+"""The store that is a PersistentVolumeClaim which burst pods mount, and the head does not.
+
+The head gets at it by a pod of its own, the mover, in which burstd's program is run through pods/exec for each session.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+from burstd.data.wire import WireClient
+from burstd.model.errors import NotFound, ProviderError
+from burstd.model.stager import Reach, StagerError, StagerPlugin, StoreBusy, StoreRefused
+from staging.exec_pipe import ExecPipe
+from staging.names import cluster_part
+from staging.pvc_mover import Mover
+from staging.pvc_settings import PvcSettings
+from staging.served import ServedStager, serve_program
+
+if TYPE_CHECKING:
+    from providers.openshift.calls import Calls
+    from providers.openshift.sockets import Channels
+
+_LAST_WORDS_S = 2.0
+_ENDS_S = 15.0
+"""A mover that ends has ended after so long."""
+_START = """\
+import os, sys
+left, file = int(sys.argv[1]), os.memfd_create("burstd-serve", 0)
+while left:
+    part = os.read(0, min(left, 65536))
+    if not part:
+        sys.exit(66)
+    os.write(file, part)
+    left -= len(part)
+os.execv(sys.executable, [sys.executable, "-I", "/proc/self/fd/%d" % file, *sys.argv[2:]])
+"""
+
+
+class PvcStager(ServedStager):
+    """Objects as files of a claim."""
+
+    def __init__(self, name: str, cluster: str, settings: PvcSettings) -> None:
+        self._calls_lock = threading.Lock()
+        self._calls: Calls | None = None
+        self._mover = Mover(name, cluster, settings, self._api)
+        super().__init__(name, self._mover.where, settings.connections)
+        self._settings = settings
+        self._root = f"{settings.path}/{cluster_part(cluster)}"
+        self._program = serve_program()
+        options = [*["--sync"][: settings.sync], "--idle", str(settings.idle_s)]
+        self._argv = [settings.python, "-I", "-c", _START, str(len(self._program)), *options, self._root]
+        self._tidying: threading.Timer | None = None
+
+    def reach(self) -> Reach:
+        """The folder as burst pods see it."""
+        return Reach("dir", {"path": self._root})
+
+    def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
+        """There are no URLs."""
+        raise StoreRefused(f"{self._where} is a folder: there is no URL to {method} {len(keys)} objects")
+
+    def close(self) -> None:
+        """Ends the sessions; the mover ends by itself when nobody else has one."""
+        super().close()
+        with self._calls_lock:
+            if self._tidying is not None:
+                self._tidying.cancel()
+            calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()
+
+    def _prepare_now(self) -> None:
+        self._mover.up(self._closed)
+
+    def _open(self) -> WireClient:
+        pipe = ExecPipe(self._exec, self._program)
+        return WireClient(
+            pipe.read, pipe.write, name=self._where, patience_s=self._settings.timeout_s,
+            why=lambda reason: self._ended(pipe, reason),
+        )  # fmt: skip
+
+    def _exec(self) -> Channels:
+        return self._api().exec_socket(self._mover.name, self._argv)
+
+    def _ended(self, pipe: ExecPipe, reason: str) -> StagerError:
+        """Why a session is no more. The mover is looked for before the next one."""
+        self._prepared = False
+        if not self._closed.is_set():
+            self._tidy_later()
+        pipe.wait(_LAST_WORDS_S if reason == "it hung up" or "broke" in reason else 0.0)
+        if isinstance(pipe.error, NotFound):
+            return StoreBusy(f"{self._where}: the mover pod {self._mover.name} is gone")
+        if isinstance(pipe.error, ProviderError):
+            return self._mover.told(pipe.error)
+        return StoreBusy(f"{self._where}: {pipe.complaint or reason}")
+
+    def _tidy_later(self) -> None:
+        """When the mover has ended for want of work, its pod is removed; one of a dead burstd, at the next need."""
+        with self._calls_lock:
+            if self._tidying is not None:
+                self._tidying.cancel()
+            self._tidying = threading.Timer(self._settings.idle_s + _ENDS_S, self._tidy)
+            self._tidying.daemon = True
+            self._tidying.start()
+
+    def _tidy(self) -> None:
+        with suppress(StagerError, ProviderError):
+            self._mover.tidy()
+
+    def _api(self) -> Calls:
+        from providers.openshift.calls import Calls  # noqa: PLC0415 - slow to import
+
+        with self._calls_lock:
+            if self._calls is None:
+                self._calls = Calls(self._settings)
+            return self._calls
+
+
+def _make(name: str, cluster: str, settings: PvcSettings) -> PvcStager:
+    return PvcStager(name, cluster, settings)
+
+
+plugin = StagerPlugin(name="pvc", settings=PvcSettings, make=_make)
