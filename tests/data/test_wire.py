@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data.frames import HEADER, MAGIC, Say, read_exactly
+from burstd.data.frames import HEADER, MAGIC, Ask, Say, read_exactly
 from burstd.data.serve import serve
 from burstd.data.wire import WireClient
 from burstd.model.stager import NoSuchObject, StoreBusy, StoreRefused
@@ -97,3 +99,15 @@ def test_an_end_amid_an_answer_is_told(ends: Ends) -> None:
         with pytest.raises(StoreBusy, match="hung up"):
             asked.result(20)
         assert ends.client.broken
+
+
+def test_a_program_that_nobody_asks_ends_by_itself(tmp_path: Path) -> None:
+    """Also amid a request, of which nothing is left then."""
+    argv = [sys.executable, "-m", "burstd.data.serve", "--idle", "0.3", str(tmp_path / "objects")]
+    for begun in (b"", HEADER.pack(1, Ask.PUT, 4, 100) + b"in/a" + b"half"):
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+            assert program.stdin is not None
+            program.stdin.write(begun)
+            program.stdin.flush()
+            assert program.wait(20) == 0
+    assert [path.name for path in (tmp_path / "objects").rglob("*")] == [".tmp"]
