@@ -84,7 +84,8 @@ class RouteDesk:
             if side.routes is None:
                 side.list()
             route = side.source.open_route(claim.instance_id, job_id, port)
-            side.routes = tuple(dict.fromkeys((*(side.routes or ()), route)))
+            # Its address may have come since.
+            side.routes = (*(one for one in side.routes or () if _way(one) != _way(route)), route)
         log.info("a route was opened", provider=name, job=job_id, port=port, url=route.url)
         return HeldRoute(name, route)
 
@@ -145,3 +146,8 @@ class RouteDesk:
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):
             self.tend()
+
+
+def _way(route: Route) -> tuple[str, str, int]:
+    """From where to where, whatever its address."""
+    return route.job_id, route.instance_id, route.port

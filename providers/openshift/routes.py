@@ -1,0 +1,143 @@
+"""Routes to ports of pods: for each a Service that selects the one pod, and OpenShift's Route to it.
+
+The Route is the record: what burstd knows of one is read from its labels. Both are owned by the pod, so that Kubernetes
+removes them with it whatever becomes of burstd. https://docs.openshift.com/container-platform/4.14/networking/routes/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from burstd.model.errors import BadRequest, NotFound
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.model.provider import Route
+from providers.openshift import marks
+from providers.openshift.calls import Calls
+from providers.openshift.errors import AlreadyExists, NoSuchApi
+
+JOB = "burstd-job"
+"""Label; what a label may not hold is in it as ``.``, which no job's id has."""
+PORT = "burstd-port"
+_API = "route.openshift.io/v1"
+_NAMED = "job"
+"""Name of the Service's port."""
+Thing = dict[str, Any]
+
+
+class PodRoutes:
+    """The provider's ability Routes. ``domain``: hosts are made below it; empty: the router chooses."""
+
+    def __init__(self, calls: Calls, cluster: str, domain: str) -> None:
+        self._calls = calls
+        self._cluster = cluster
+        self._domain = domain
+
+    def open_route(self, instance_id: str, job_id: str, port: int) -> Route:
+        """See Routes."""
+        pod = self._calls.ask("GET", self._calls.place("pods", instance_id), what=f"look at pod {instance_id}")
+        if not marks.is_ours(pod, self._cluster):
+            raise NotFound(f"pod {instance_id} is not one of cluster {self._cluster}")
+        name = self._name(instance_id, job_id, port)
+        # The Route first: where the cluster has none, no Service is made for it.
+        route = self._make("routes", _route(name, self._marks(pod, job_id, port), self._domain), _API)
+        self._make("services", _service(name, self._marks(pod, job_id, port), marks.claim_of(pod), port), "v1")
+        return Route(job_id, port, instance_id, _url(route))
+
+    def routes(self) -> Sequence[Route]:
+        """See Routes."""
+        path = self._calls.place("routes", api=_API)
+        try:
+            found = list(self._calls.pages(path, {"labelSelector": f"{TAG_CLUSTER}={self._cluster},{JOB}"},
+                                           what="list Routes"))  # fmt: skip
+        except NoSuchApi:
+            return ()
+        return tuple(made for one in found if marks.is_ours(one, self._cluster) and (made := _of(one)))
+
+    def close_routes(self, routes: Sequence[Route]) -> None:
+        """See Routes. The Service goes first: as long as the Route is there, the rest is found."""
+        for route in routes:
+            name = self._name(route.instance_id, route.job_id, route.port)
+            for kind, api in (("services", "v1"), ("routes", _API)):
+                with contextlib.suppress(NotFound, NoSuchApi):
+                    self._calls.ask("DELETE", self._calls.place(kind, name, api=api), what=f"remove {kind[:-1]} {name}")
+
+    def _make(self, kind: str, thing: Thing, api: str) -> Thing:
+        """What is there under its name by now."""
+        name = marks.name_of(thing)
+        try:
+            return self._calls.ask("POST", self._calls.place(kind, api=api), thing, what=f"make {kind[:-1]} {name}")
+        except NoSuchApi:
+            raise BadRequest(
+                "this cluster has no Routes, which are OpenShift's own: burstctl port-forward leads to a job's port"
+            ) from None
+        except AlreadyExists:
+            found = self._calls.ask("GET", self._calls.place(kind, name, api=api), what=f"look at {kind[:-1]} {name}")
+        if not marks.is_ours(found, self._cluster):
+            raise BadRequest(f"there is a {kind[:-1]} {name} in {self._calls.namespace} that is not burstd's")
+        return found
+
+    def _name(self, instance_id: str, job_id: str, port: int) -> str:
+        """The same for the same: short, for OpenShift makes a host's first word of it and of the namespace.
+
+        That word may have 63 letters.
+        """
+        words = "/".join((self._cluster, instance_id, job_id, str(port)))
+        digest = hashlib.sha256(words.encode()).hexdigest()[:8]
+        return f"job{re.sub(r'[^0-9]', '-', job_id)}-{port}-{digest}"
+
+    def _marks(self, pod: Thing, job_id: str, port: int) -> Thing:
+        """The metadata of both, without a name."""
+        name = marks.name_of(pod)
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": marks.uid_of(pod)}
+        own = {JOB: job_id.replace("+", "."), PORT: str(port)}
+        return {"labels": marks.labels(self._cluster, marks.claim_of(pod)) | own, "ownerReferences": [owner]}
+
+
+def _route(name: str, metadata: Thing, domain: str) -> Thing:
+    """TLS ends at the router, with its certificate; plain HTTP is sent on to it."""
+    return {
+        "apiVersion": _API,
+        "kind": "Route",
+        "metadata": {**metadata, "name": name},
+        "spec": {
+            **({"host": f"{name}.{domain}"} if domain else {}),
+            "to": {"kind": "Service", "name": name, "weight": 100},
+            "port": {"targetPort": _NAMED},
+            "tls": {"termination": "edge", "insecureEdgeTerminationPolicy": "Redirect"},
+            "wildcardPolicy": "None",
+        },
+    }
+
+
+def _service(name: str, metadata: Thing, claim: str, port: int) -> Thing:
+    selector = {TAG_CLUSTER: metadata["labels"][TAG_CLUSTER], TAG_CLAIM: claim}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {**metadata, "name": name},
+        "spec": {
+            "selector": selector,
+            "ports": [{"name": _NAMED, "port": port, "targetPort": port, "protocol": "TCP"}],
+            "publishNotReadyAddresses": True,
+        },
+    }
+
+
+def _of(thing: Thing) -> Route | None:
+    """None: it bears our labels and was not made by burstd."""
+    labels = thing["metadata"]["labels"]
+    owners = [one["name"] for one in thing["metadata"].get("ownerReferences") or () if one["kind"] == "Pod"]
+    port = str(labels.get(PORT, ""))
+    if not owners or not port.isdigit():
+        return None
+    return Route(str(labels[JOB]).replace(".", "+"), int(port), owners[0], _url(thing))
+
+
+def _url(route: Thing) -> str:
+    """Empty: the router has not chosen a host so far."""
+    host = (route.get("spec") or {}).get("host", "")
+    return f"https://{host}" if host else ""
