@@ -10,10 +10,12 @@ for people.
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +29,15 @@ import httpx
 
 from providers.sandbox.lab import Lab
 from tests.lab.kept import Kept
-from tests.lab.kubernetes import control, crds, programs
+from tests.lab.kubernetes import control, crds, openshift, programs, scc
 from tests.lab.kubernetes.api import Api, Refused
 from tests.lab.kubernetes.certificates import Authority, Pair
 from tests.lab.kubernetes.control import Control
 from tests.node.conftest import on_network
 
+_PROJECT = Path(__file__).parents[3]
 _LIFE_S = 86400
+OPENSHIFT = "openshift"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
@@ -51,7 +55,8 @@ class KubernetesPlane:
 
     It listens on a loopback address of its own, or with ``lab`` at the hub's address of that lab's network, where
     boxes and pods reach it, and this process within ``reach``. ``node_lost_s`` is how long a node may say nothing
-    before it is NotReady. ``watch_cache=False`` lets ``compact`` end watches with 410. ``flags`` are more words for a
+    before it is NotReady. ``openshift`` adds what openshift.py has: admission of pods by security context constraints,
+    hosts for routes. ``watch_cache=False`` lets ``compact`` end watches with 410. ``flags`` are more words for a
     program, by its name: {"kube-apiserver": ["--max-requests-inflight=1"]}. Everything ends, and is removed, at the
     end of ``with`` or when this process ends in any way.
     """
@@ -60,6 +65,7 @@ class KubernetesPlane:
         self,
         *,
         lab: Lab | None = None,
+        openshift: bool = False,
         node_lost_s: float = 8.0,
         watch_cache: bool = True,
         flags: Mapping[str, Sequence[str]] | None = None,
@@ -67,6 +73,7 @@ class KubernetesPlane:
     ) -> None:
         self.state = Path(tempfile.gettempdir()) / f"burstd-kubernetes-{secrets.token_hex(4)}"
         self._lab = lab
+        self._openshift = openshift
         self._node_lost_s = node_lost_s
         self._watch_cache = watch_cache
         self._flags = flags or {}
@@ -99,7 +106,8 @@ class KubernetesPlane:
         self._authority = self.control.write()
         self.api = Api(self.server, self.control.ca, self.control.token)
         self._up.callback(self.api.close)
-        self.processes = Kept(self.state, [] if self._lab is None else self._lab.network.enter())
+        enter = [] if self._lab is None else self._lab.network.enter()
+        self.processes = Kept(self.state, enter, {"PYTHONPATH": str(_PROJECT)})
         self._up.callback(self.processes.close)
         self.processes.open()
         with self.reach():
@@ -242,7 +250,30 @@ class KubernetesPlane:
         self.api.post("/apis/storage.k8s.io/v1/storageclasses", _STORAGE_CLASS)
         for path in crds.paths():
             self.wait(lambda path=path: self.api.find(path) is not None, f"{path} is served")  # type: ignore[misc]
+        if self._openshift:
+            self._start_openshift()
         self.namespace("default")
+
+    def _start_openshift(self) -> None:
+        host, pair = self.control.host, self._authority.pair("openshift", hosts=(self.control.host,))
+        words = {
+            "server": self.server, "ca": str(self.control.ca), "token": self.control.token, "host": host,
+            "port": openshift.PORT, "cert": str(pair.cert), "key": str(pair.key),
+        }  # fmt: skip
+        file = self.state / "openshift.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(words), encoding="utf-8")
+        self.processes.start(OPENSHIFT, [sys.executable, "-m", "tests.lab.kubernetes.openshift", str(file)])
+        for one in scc.CONSTRAINTS:
+            self.api.post("/apis/security.openshift.io/v1/securitycontextconstraints", one)
+        self.wait(lambda: _listens(host, openshift.PORT), "what makes it an OpenShift answers")
+        hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+        self.api.post(hooks, openshift.configuration(host, self.control.ca.read_bytes()))
+        self.wait(self._asks_openshift, "the API server asks it")
+
+    def _asks_openshift(self) -> bool:
+        trial = self.api.ask("POST", "/api/v1/namespaces", _named("v1", "Namespace", "trial"), query={"dryRun": "All"})
+        return scc.UID_RANGE in trial["metadata"].get("annotations", {})
 
     def _serves(self) -> bool:
         try:
@@ -268,12 +299,14 @@ def _named(version: str, kind: str, name: str) -> dict[str, Any]:
 def _own_loopback() -> str:
     """An address of 127.0.0.0/8 that nobody else has chosen, so that each control plane has all ports for itself."""
     while True:
-        address = (
-            f"127.{secrets.choice(range(16, 250))}.{secrets.choice(range(1, 250))}.{secrets.choice(range(1, 250))}"
-        )
-        with socket.socket() as probe:
-            if probe.connect_ex((address, control.PORT)) != 0:
-                return address
+        address = ".".join(["127", *(str(secrets.choice(range(16, 250))) for _ in range(3))])
+        if not _listens(address, control.PORT):
+            return address
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
 
 
 def main() -> int:
