@@ -1,0 +1,118 @@
+"""What bears the cluster's mark and is no machine: dead pods, volumes, and the ways in of notebooks.
+
+A pod whose containers have ended is told both as an instance that has ended and as a leftover, since somebody must
+remove it. Nothing is removed that is not looked at again first, by its name, and deleted by its uid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from burstd.model.errors import BadRequest, NotFound, ProviderError
+from burstd.model.instance import Leftover
+from providers.openshift import marks, verdict
+from providers.openshift.calls import Calls
+from providers.openshift.errors import Conflict, NoSuchApi
+from providers.openshift.listing import Listing
+from providers.openshift.settings import OpenShiftSettings
+from providers.pace import Pace
+
+POD, VOLUME, SERVICE, ROUTE = "pod", "volume", "service", "route"
+ROUTES_API = "route.openshift.io/v1"
+_PLACES = {
+    ROUTE: ("routes", ROUTES_API),
+    SERVICE: ("services", "v1"),
+    VOLUME: ("persistentvolumeclaims", "v1"),
+    POD: ("pods", "v1"),
+}
+"""Kind of leftover: what the API calls it, and which; in the order in which they go."""
+Thing = Mapping[str, Any]
+
+
+class Leftovers:
+    """Of one cluster."""
+
+    def __init__(self, name: str, cluster: str, settings: OpenShiftSettings, calls: Calls, listing: Listing) -> None:
+        self._name = name
+        self._cluster = cluster
+        self._settings = settings
+        self._calls = calls
+        self._listing = listing
+
+    def listed(self) -> Iterator[Leftover]:
+        """Volumes, services and routes with the pod of their claim; dead pods."""
+        things = [(kind, thing) for kind in (ROUTE, SERVICE, VOLUME) for thing in self._all(kind)]
+        # Last, so that a pod is in the list whose volume is.
+        self._listing.refresh()
+        pods = self._listing.known()
+        users = {marks.claim_of(pod): marks.name_of(pod) for pod in pods}
+        for kind, thing in things:
+            yield self._left(kind, thing, users.get(marks.claim_of(thing), ""))
+        for pod in pods:
+            if verdict.is_dead(pod):
+                yield self._left(POD, pod, "")
+
+    def remove(self, leftovers: Sequence[Leftover]) -> None:
+        """Looks at all of them first. What is in use by now is left alone.
+
+        Raises BadRequest, and removes nothing, where one is not ours; else the first error when all were tried.
+        """
+        if unknown := sorted({left.kind for left in leftovers} - _PLACES.keys()):
+            raise BadRequest(f"no such kind of thing in Kubernetes: {', '.join(unknown)}")
+        pace = Pace(self._settings.side_by_side)
+        wanted = list(dict.fromkeys((left.kind, left.id) for left in leftovers))
+        found: list[tuple[str, Thing]] = []
+        for one in pace.each(lambda each: self._look(*each), wanted):
+            if isinstance(one, ProviderError):
+                raise one
+            found += [one] if one is not None else []
+        strange = [f"{kind} {marks.name_of(thing)}" for kind, thing in found if not marks.is_ours(thing, self._cluster)]
+        if strange:
+            raise BadRequest(f"this does not bear the mark of cluster {self._cluster}: {', '.join(strange)}")
+        if found:
+            self._listing.refresh()
+        used = {marks.claim_of(pod) for pod in self._listing.known() if not verdict.is_dead(pod)}
+        errors: list[ProviderError] = []
+        for kind in _PLACES:
+            spare = [
+                thing
+                for one, thing in found
+                if one == kind and (verdict.is_dead(thing) if kind == POD else marks.claim_of(thing) not in used)
+            ]
+            errors += [one for one in pace.each(partial(self._end, kind), spare) if isinstance(one, ProviderError)]
+        if errors:
+            raise errors[0]
+
+    def _left(self, kind: str, thing: Thing, user: str) -> Leftover:
+        return Leftover(kind, marks.name_of(thing), self._name, marks.claim_of(thing), user)
+
+    def _all(self, kind: str) -> list[Thing]:
+        """Ours."""
+        query = {"labelSelector": marks.selector(self._cluster)}
+        try:
+            listed, _ = self._calls.listed(self._path(kind), query, what=f"list {_PLACES[kind][0]}")
+        except NoSuchApi:
+            if kind != ROUTE:
+                raise
+            return []
+        return [one for one in listed if marks.is_ours(one, self._cluster)]
+
+    def _look(self, kind: str, name: str) -> tuple[str, Thing] | None:
+        try:
+            return kind, self._calls.ask("GET", self._path(kind, name), what=f"look at {kind} {name}")
+        except (NotFound, NoSuchApi):
+            return None
+
+    def _end(self, kind: str, thing: Thing) -> None:
+        name = marks.name_of(thing)
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": marks.uid_of(thing)}}
+        try:
+            self._calls.ask("DELETE", self._path(kind, name), options, what=f"delete {kind} {name}")
+        except (NotFound, Conflict):
+            return  # That one is gone; another of its name is not what was asked for.
+
+    def _path(self, kind: str, name: str = "") -> str:
+        plural, api = _PLACES[kind]
+        return self._calls.place(plural, name, api=api)

@@ -1,0 +1,123 @@
+"""The pods of one cluster, from a cache that one watch keeps; whoever asks lists them where that cannot be relied on.
+
+It cannot before the first list, after the watch lost its place, while it is not open, once a list is old, and for a
+while after a launch without an answer: the watch may be of a connection that has died without a word.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from burstd.model.errors import BadRequest, NotFound
+from burstd.model.instance import Instance
+from providers.openshift import marks, verdict
+from providers.openshift.cache import Cache, Pod, version
+from providers.openshift.calls import Calls
+from providers.openshift.settings import OpenShiftSettings
+from providers.openshift.watching import Watch
+
+_LOG_BYTES = 1 << 18
+_LOG_LINES = 2000
+
+
+class Listing:
+    """Used from many threads. ``clock`` need not know the date."""
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        settings: OpenShiftSettings,
+        calls: Calls,
+        clock: Callable[[], float] = time.monotonic,
+        watch: Watch | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self._name = name
+        self._cluster = cluster
+        self._settings = settings
+        self._calls = calls
+        self._clock = clock
+        self._selector = marks.selector(cluster)
+        self._cache = cache or Cache(clock)
+        self._watch = watch or Watch(calls, self._selector, cluster, self._cache, clock)
+        self._one = threading.Lock()
+        """Held for a list: others wait for that one and take its word."""
+        self._listed: float | None = None
+        self._doubt = 0.0
+        """Until then every list is a call."""
+
+    def instances(self) -> Iterator[Instance]:
+        """All that bear our mark, each once. Raises what a list raises where one is needed; nothing is left out."""
+        self.refresh()
+        now = self._calls.now()
+        return iter([self._instance(pod, pull, now) for pod, pull in self._cache.pods()])
+
+    def refresh(self) -> None:
+        """Lists them, where that is needed."""
+        began = self._clock()
+        with self._one:
+            if not self._is_good(began):
+                self._list()
+
+    def known(self) -> list[Pod]:
+        """The pods, as far as is known, without a call."""
+        return [pod for pod, _ in self._cache.pods()]
+
+    def find(self, name: str) -> Pod | None:
+        """Ours of that name, as far as is known, without a call."""
+        return self._cache.find(name)
+
+    def put(self, pod: Pod) -> Instance:
+        """What a launch, or a look at a pod of ours, was answered. The machine that it is."""
+        self._cache.put(pod)
+        return self._instance(pod, None, self._calls.now())
+
+    def doubt(self) -> None:
+        """A launch had no answer: its pod may come to be until ``settle_s`` have passed."""
+        self._doubt = self._clock() + self._settings.settle_s
+
+    def console(self, instance_id: str) -> str:
+        """The end of what its container said; empty: nothing yet."""
+        path = self._calls.place("pods", instance_id, "log")
+        query = {"tailLines": _LOG_LINES, "limitBytes": _LOG_BYTES}
+        try:
+            return self._calls.text(path, query, what=f"read the log of pod {instance_id}")
+        except BadRequest:
+            pod = self._calls.ask("GET", self._calls.place("pods", instance_id), what=f"look at pod {instance_id}")
+            if not marks.is_ours(pod, self._cluster):
+                raise NotFound(f"pod {instance_id} is not of cluster {self._cluster}") from None
+            # It waits for its node, its image or its volumes.
+            return ""
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._watch.close()
+
+    def _instance(self, pod: Pod, pull: verdict.Pull | None, now: float) -> Instance:
+        return verdict.instance(pod, self._name, self._settings, now, pull)
+
+    def _is_good(self, began: float) -> bool:
+        listed, now = self._listed, self._clock()
+        if listed is None:
+            return False
+        if listed > began:
+            return True  # Another thread's list was asked for after this one was.
+        young = now - listed < self._settings.relist_s
+        return young and now >= self._doubt and self._watch.alive
+
+    def _list(self) -> None:
+        self._watch.hold()
+        self._cache.begin()
+        began, self._listed = self._clock(), None
+        path, query = self._calls.place("pods"), {"labelSelector": self._selector}
+        pods, said = self._calls.listed(path, query, what="list pods")
+        at = version({"metadata": {"resourceVersion": said}})
+        for pod in pods:
+            version(pod)
+        self._cache.replace([pod for pod in pods if marks.is_ours(pod, self._cluster)], at)
+        self._listed = began
+        if self._settings.relist_s:
+            self._watch.go(at)
