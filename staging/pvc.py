@@ -17,6 +17,7 @@ from staging.exec_pipe import ExecPipe
 from staging.names import cluster_part
 from staging.pvc_mover import Mover
 from staging.pvc_settings import PvcSettings
+from staging.roots import Roots
 from staging.served import ServedStager, serve_program
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class PvcStager(ServedStager):
         self._program = serve_program()
         options = [*["--sync"][: settings.sync], "--idle", str(settings.idle_s)]
         self._argv = [settings.python, "-I", "-c", _START, str(len(self._program)), *options, self._root]
+        self._roots = Roots(settings.roots)
         self._tidying: threading.Timer | None = None
 
     def reach(self) -> Reach:
@@ -61,6 +63,10 @@ class PvcStager(ServedStager):
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """There are no URLs."""
         raise StoreRefused(f"{self._where} is a folder: there is no URL to {method} {len(keys)} objects")
+
+    def in_place(self, path: str) -> str | None:
+        """See InPlace."""
+        return self._roots.seen(path)
 
     def close(self) -> None:
         """Ends the sessions; the mover ends by itself when nobody else has one."""

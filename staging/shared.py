@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.data.folder import ObjectFolder
 from burstd.model.stager import Reach, StagerPlugin, StoredObject, StoreRefused, Unfinished
 from staging.names import cluster_part
-
-
-def _absolute(path: PurePosixPath) -> PurePosixPath:
-    if not path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{path} must be an absolute path without ..")
-    return path
-
-
-Absolute = Annotated[PurePosixPath, AfterValidator(_absolute)]
+from staging.roots import Absolute, Roots
 
 
 class SharedSettings(BaseModel):
@@ -45,8 +37,7 @@ class SharedStager:
         part = cluster_part(cluster)
         self._folder = ObjectFolder(Path(settings.path) / part, sync=settings.sync)
         self._seen_by_nodes = str((settings.node_path or settings.path) / part)
-        # The innermost root decides.
-        self._roots = sorted(settings.roots.items(), key=lambda pair: len(pair[0].parts), reverse=True)
+        self._roots = Roots(settings.roots)
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Stager."""
@@ -94,14 +85,8 @@ class SharedStager:
         raise StoreRefused(f"the store {self.name} is a folder: there is no URL to {method} {len(keys)} objects")
 
     def in_place(self, path: str) -> str | None:
-        """See InPlace. By its text alone: what users' links lead to, nodes find out for themselves."""
-        asked = PurePosixPath(path)
-        if not asked.is_absolute() or ".." in asked.parts:
-            return None
-        for here, there in self._roots:
-            if asked.is_relative_to(here):
-                return str(there / asked.relative_to(here))
-        return None
+        """See InPlace."""
+        return self._roots.seen(path)
 
     def close(self) -> None:
         """Nothing is open."""

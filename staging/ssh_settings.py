@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from burstd.data.ssh_program import CIPHERS
 from burstd.model.offer import OfferRule
 from burstd.model.storage_node import NodeWish
-from staging.shared import Absolute
+from staging.roots import Absolute
 
 _WORDS = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 

@@ -64,8 +64,9 @@ def one_job(paper: Paper, answer: Answer) -> None:
     if job["inputs"]:
         paper.blank()
         paper.table(("INPUT", "", "FROM*", "SIZE>", "FILES>"), [
-            (i["name"], i["access"].replace("_", " "), i["dataset"] or i["source"],
-             "" if i["bytes"] is None else size_text(i["bytes"]), "" if i["entries"] is None else str(i["entries"]))
+            (i["name"], "in place" if i["place"] else i["access"].replace("_", " "), i["dataset"] or i["source"],
+             "" if i["place"] or i["bytes"] is None else size_text(i["bytes"]),
+             "" if i["place"] or i["entries"] is None else str(i["entries"]))
             for i in job["inputs"]
         ])  # fmt: skip
     if job["outputs"]:

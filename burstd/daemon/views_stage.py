@@ -41,6 +41,8 @@ class StageInView(View):
     entries: int | None
     digest: str
     """Of the tree in the store, for ``burstctl stage evict --tree``."""
+    place: str = ""
+    """Its path on nodes, which see it as it is; empty: it is sent."""
 
 
 class StageOutView(View):
@@ -184,7 +186,7 @@ def job_view(staging: Staging, transfers: Sequence[TransferProgress]) -> StageJo
         inputs=[
             StageInView(name=shown(i.name), source=shown(i.source), access=i.access.value, dataset=shown(i.dataset),
                         bytes=tree.size if tree else None, entries=tree.entries if tree else None,
-                        digest=tree.digest if tree else "")
+                        digest=tree.digest if tree else "", place=shown(tree.place) if tree else "")
             for i in asked.stage_in for tree in (staging.trees.get(i.name),)
         ],
         outputs=[

@@ -106,6 +106,7 @@ class Placing:
         self._user = user
         self._transport = transport
         self._inputs = [Input.read(row) for row in request["trees"]]
+        self._links: list[Message] = request.get("links", [])
         self._progress = progress
         self._of = sum(tree.size for tree in self._inputs)
         self._there = 0
@@ -122,6 +123,8 @@ class Placing:
         self._folder.make(request["job"], uid, gid)
         self._user.become(uid, gid, request["groups"])
         self._user.ask({"do": "folders", "dir": self._folder.path})
+        for link in self._links:
+            self._user.ask({"do": "link", "dir": self._folder.path, "there": True, **link})
         cache.sweep()
         self._progress(0, self._of)
         for tree in self._inputs:

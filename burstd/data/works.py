@@ -89,7 +89,16 @@ def _remove(folder: int, name: str) -> None:
 
 
 def _link(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:  # noqa: ARG001 - a Work
-    """The job's way to a tree in the cache."""
+    """The job's way to a tree in the cache, or, ``there``, to what the node has anyway."""
+    if request.get("there"):
+        try:
+            os.stat(request["target"])  # noqa: PTH116 - as above
+        except OSError as error:
+            raise AgentFault(
+                "rights",
+                f"the input {request['name']} is to be used where it is, at {request['target']} on the node, and that "
+                f"is not there for the job: {error.strerror}; look at what is mounted there, and whose it is",
+            ) from None
     folder = os.open(os.path.join(request["dir"], "in"), _DIRECTORY)
     try:
         name, target = request["name"], request["target"]
@@ -98,7 +107,7 @@ def _link(line: Line, slots: Slots, request: Message, descriptors: list[int]) ->
         except FileExistsError:
             about = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISLNK(about.st_mode):
-                raise AgentFault("agent", f"the input {name} is there already, and is no link to the cache") from None
+                raise AgentFault("agent", f"the input {name} is there already, and is no link of burstd's") from None
             if os.readlink(name, dir_fd=folder) != target:
                 os.unlink(name, dir_fd=folder)
                 os.symlink(target, name, dir_fd=folder)

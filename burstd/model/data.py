@@ -153,6 +153,8 @@ class Tree:
     """Bytes of all files, holes included."""
     single: bool = False
     """The source was one file (or link), not a directory or glob."""
+    place: str = ""
+    """The source's path on nodes, which see it as it is: then nothing of it is in a store, and the rest is empty."""
 
 
 @dataclass(frozen=True, slots=True)

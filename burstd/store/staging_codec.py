@@ -94,6 +94,7 @@ def _plain_tree(tree: Tree) -> dict[str, Any]:
         "entries": tree.entries,
         "size": tree.size,
         "single": tree.single,
+        "place": tree.place,
     }
 
 
@@ -105,4 +106,5 @@ def _tree(plain: Mapping[str, Any]) -> Tree:
         plain["entries"],
         plain["size"],
         plain["single"],
+        plain.get("place", ""),
     )

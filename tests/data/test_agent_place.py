@@ -91,6 +91,22 @@ def test_a_single_file_and_a_single_link(rig: Rig) -> None:
     assert sorted(os.listdir(there)) == ["cf", "cl", "f", "l"]
 
 
+def test_what_the_node_has_anyway_is_linked_to(rig: Rig) -> None:
+    there = rig.top / "claims"
+    there.mkdir()
+    (there / "words").write_text("text")
+    links = [{"name": "words", "target": str(there / "words")}, {"name": "all", "target": str(there)}]
+    for _ in range(2):
+        assert rig.place("1", rig.tree([directory()]), links=links)["fetched"] < MIB
+    assert (rig.job("1") / "in/words").read_text() == "text"
+    rig.clear("1")
+    assert (there / "words").exists()
+    there.chmod(0o700)
+    with pytest.raises(Answered, match=r"input words is to be used where it is, at .*: Permission denied") as caught:
+        rig.place("2", links=links)
+    assert caught.value.kind == "rights"
+
+
 def test_damage_is_named_and_nothing_of_it_is_used(rig: Rig) -> None:
     good, bad = os.urandom(2 * MIB), os.urandom(2 * MIB)
     keys = [rig.put(body) for body in (good, bad)]

@@ -36,7 +36,7 @@ from burstd.store.migrate import config
 from .samples import START, ManualClock, counts, moments, planned, words
 
 S = StageState
-TREE = Tree("in", "ab" * 32, (Piece("cd" * 32, 0, 7), Piece("", 0, 1 << 40)), 3, 5 << 40)
+TREE = Tree("in", "ab" * 32, (Piece("cd" * 32, 0, 7), Piece("", 0, 1 << 40)), 3, 5 << 40, place="/data")
 DIRECTIVES = Directives(
     (StageIn("/data/\udce9t\udce9 x", "x\n", Access.COPY, 3, "set@2"),),
     (StageOut("*.csv", "s3://bucket/out", When.FAILURE, 4),),

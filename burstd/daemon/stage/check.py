@@ -22,7 +22,7 @@ from burstd.daemon.stage.chain import meet
 from burstd.daemon.stage.places import DatasetSource, place, source, values
 from burstd.data.hands import Account, Hand, HandError, account, printable
 from burstd.data.object_hands import ObjectHand, scheme
-from burstd.model.data import Directives
+from burstd.model.data import Directives, StageIn
 from burstd.slurm.stage_server import StageCall, StageReply
 
 log = structlog.get_logger(__name__)
@@ -37,6 +37,8 @@ class CheckRules:
     seconds: float
     scratch_max: int | None
     datasets: DatasetSource
+    in_place: Callable[[StageIn, str], str | None] = lambda _asked, _origin: None
+    """The path by which nodes see an input of this source as it is: then this machine need not see it."""
 
 
 class Check:
@@ -94,7 +96,7 @@ class Check:
             try:
                 path = source(asked, known, work_dir, self._rules.datasets)
                 # What hangs on the job's number is looked at when it is staged.
-                if path is None:
+                if path is None or self._rules.in_place(asked, path):
                     continue
                 left = deadline - time.monotonic()
                 if scheme(path):

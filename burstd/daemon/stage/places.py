@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 
 from burstd.core.words import resolve
 from burstd.data.hands import Account
-from burstd.model.data import StageIn, Staging
+from burstd.data.walk import is_pattern
+from burstd.model.data import Access, StageIn, Staging
+from burstd.model.stager import InPlace, Stager
 
 DatasetSource = Callable[[str], str | None]
 """Takes ``NAME`` or ``NAME@VERSION``; None: there is no such dataset."""
@@ -41,6 +43,13 @@ def place(pattern: str, known: Mapping[str, str], work_dir: str) -> str | None:
     # ``.`` and ``..`` are as good as any; a slash at the end says that a directory is meant, as "/." does.
     slash = "/" if found.endswith(("/", "/.")) else ""
     return posixpath.normpath(found) + slash if found.startswith("/") else None
+
+
+def in_place(stager: Stager, asked: StageIn, origin: str) -> str | None:
+    """The path by which nodes see an input as it is, so that it is not sent. What is copied or matched always is."""
+    if not isinstance(stager, InPlace) or asked.access is Access.COPY or not origin.startswith("/"):
+        return None
+    return None if is_pattern(origin) else stager.in_place(origin)
 
 
 def ended_well(job: Staging) -> bool:

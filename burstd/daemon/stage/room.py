@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,6 +20,7 @@ from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.homeward import Homeward
 from burstd.daemon.stage.hooks import Hooks
 from burstd.daemon.stage.node_desk import NodeDesk
+from burstd.daemon.stage.places import in_place
 from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.storage import StorageNode
 from burstd.daemon.stage.sweep import Sweep, SweepRules, Swept, Usage, needed, usage, user_name
@@ -134,7 +136,8 @@ class StageRoom:
         self._count_due = 0.0
         self._use = StageUse(StoreUse(stager.name, self._kind, 0.0), quota=staging.quota)
         self._kept: tuple[KeptNode, ...] = ()
-        check = Check(CheckRules(staging.check_s, staging.scratch_max, self._dataset), hand, objects, self._may)
+        looks = CheckRules(staging.check_s, staging.scratch_max, self._dataset, partial(in_place, stager))
+        check = Check(looks, hand, objects, self._may)
         hooks = Hooks(self.desk, around.workers, check)
         self._server = StageServer(settings.stage_socket, self._may_call, hooks.handle)
         self._server.start()

@@ -76,7 +76,8 @@ class Swept:
 
 def named(live: Iterable[Staging]) -> frozenset[str]:
     """Digests of the trees that these jobs read, as recorded."""
-    return frozenset(tree.digest for row in live if row.state in INPUT_NEEDED for tree in row.trees.values())
+    trees = (tree for row in live if row.state in INPUT_NEEDED for tree in row.trees.values())
+    return frozenset(tree.digest for tree in trees if not tree.place)
 
 
 def needed(known: Iterable[KnownTree], live: Sequence[Staging], at: float, ahead: float) -> AbstractSet[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from burstd.core.words import fill
 from burstd.daemon.stage.homeward import FILES, MISSING, Homeward, applies
 from burstd.daemon.stage.node_word import answer, repair
-from burstd.daemon.stage.places import DatasetSource, source, values
+from burstd.daemon.stage.places import DatasetSource, in_place, source, values
 from burstd.daemon.stage.user_hands import Objects, UserHands
 from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
 from burstd.data.bringer import Stopped
@@ -89,6 +89,8 @@ class HeadTransfers:
         with self._as_owner(task) as hands:
             for asked in task.job.directives.stage_in:
                 origin = self._source(asked, task.job, hands.who)
+                if in_place(self._stager, asked, origin):
+                    continue
                 sources.append(origin)
                 found = hands.at(origin).look(origin, seconds=LOOK_S, entries=LOOK_ENTRIES)
                 size, entries, whole = size + found.size, entries + found.entries, whole and found.whole
@@ -102,6 +104,9 @@ class HeadTransfers:
         with self._as_owner(task) as hands:
             for asked in task.job.directives.stage_in:
                 origin = self._source(asked, task.job, hands.who)
+                if there := in_place(self._stager, asked, origin):
+                    trees[asked.name] = Tree("", "", (), 0, 0, place=there)
+                    continue
                 progress = Progress()
                 before = (size, sent, hits)
 
@@ -126,12 +131,14 @@ class HeadTransfers:
                 "manifest": _plain(tree), "single": tree.single, "size": tree.size,
             }
             for asked in job.directives.stage_in
-            if (tree := job.trees.get(asked.name)) is not None
+            if (tree := job.trees.get(asked.name)) is not None and not tree.place
         ]  # fmt: skip
+        links = [{"name": name, "target": tree.place} for name, tree in job.trees.items() if tree.place]
         cache = {"dir": self._cache_dir, "keep_free": KEEP_FREE}
         with self._told(task):
             who = account(job.user)
-        self._ask(task, claim, "place", who, trees=trees, scratch=job.directives.scratch_bytes, cache=cache)
+        room = job.directives.scratch_bytes
+        self._ask(task, claim, "place", who, trees=trees, links=links, scratch=room, cache=cache)
 
     def link(self, task: Task) -> None:
         """See Transfers."""
@@ -155,6 +162,9 @@ class HeadTransfers:
                 elif asked.access is Access.READ_ONLY and is_pattern(origin):
                     _link_each(files, origin, f"{folder}/in", asked.name, job)
                 elif asked.access is Access.READ_ONLY:
+                    if in_place(self._stager, asked, origin):
+                        # Nobody has looked whether it is on premises too.
+                        files.look(origin, seconds=LOOK_S, entries=1)
                     files.symlink(f"{folder}/in", [(origin, asked.name, None)], job=job)
                 else:
                     files.copy(origin, f"{folder}/in", asked.name, job=job)
@@ -269,7 +279,7 @@ class HeadTransfers:
             except AgentError as error:
                 again, resend = error.kind in ("store", "agent", "damaged"), False
                 if error.kind == "damaged" and do == "place":
-                    index, trees = self._sender.index, job.trees.values()
+                    index, trees = self._sender.index, [tree for tree in job.trees.values() if not tree.place]
                     resend = repair(self._stager, index, trees, error.keys, task.cancelled)
                 raise StageFailed(f"{claim.slot}: {error}", again=again, resend=resend) from None
             except AgentStopped:

@@ -1,0 +1,36 @@
+"""Folders with users' data that nodes see as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+
+def _absolute(path: PurePosixPath) -> PurePosixPath:
+    if not path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{path} must be an absolute path without ..")
+    return path
+
+
+Absolute = Annotated[PurePosixPath, AfterValidator(_absolute)]
+
+
+class Roots:
+    """Paths of the head, or of people, and the nodes' paths for them."""
+
+    def __init__(self, pairs: Mapping[PurePosixPath, PurePosixPath]) -> None:
+        # The innermost root decides.
+        self._pairs = sorted(pairs.items(), key=lambda pair: len(pair[0].parts), reverse=True)
+
+    def seen(self, path: str) -> str | None:
+        """See InPlace. By its text alone: what users' links lead to, nodes find out for themselves."""
+        asked = PurePosixPath(path)
+        if not asked.is_absolute() or ".." in asked.parts:
+            return None
+        for here, there in self._pairs:
+            if asked.is_relative_to(here):
+                return str(there / asked.relative_to(here))
+        return None

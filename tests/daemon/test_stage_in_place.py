@@ -1,0 +1,141 @@
+"""Inputs that nodes see as they are: not sent, not looked for on the head, and linked to on nodes."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.core.directives import parse
+from burstd.core.staging import Use
+from burstd.daemon.stage.check import Check, CheckRules
+from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.places import in_place
+from burstd.daemon.stage.progress import Meter
+from burstd.daemon.stage.sweep import named
+from burstd.daemon.stage.transfers import HeadTransfers
+from burstd.daemon.stage.work import StageFailed, Task
+from burstd.data.hands import Account, hand_of
+from burstd.data.index import Index
+from burstd.data.limits import Limits
+from burstd.data.object_hands import ObjectHand, object_hand
+from burstd.data.sender import Sender
+from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.data import StageState, Staging
+from burstd.model.offer import Offer
+from burstd.model.shape import Shape
+from burstd.slurm.commands import Commands
+from burstd.slurm.stage_server import StageCall
+from tests.data.ground import OTHER, USER, ground, own, root_only
+from tests.data.memory import MemoryStager
+
+SHAPE = Shape(4, 8000)
+OFFER = Offer("sky", "r", "a", "t", spot=False, shape=SHAPE, price=Decimal(1))
+CLAIM = Claim("c3", "x", "cpu", "n3", OFFER, Cause.DEMAND, ClaimState.OPEN, 0.0, 0.0)
+pytestmark = [pytest.mark.boxes, root_only]
+TEXT = """#!/bin/sh
+#BURST stage_in /claims/genomes/hg38 as hg38
+#BURST dataset words
+#BURST stage_in {place}/small as small
+"""
+
+
+class Seen(MemoryStager):
+    """A store whose nodes see /claims as /data."""
+
+    def in_place(self, path: str) -> str | None:
+        return path.replace("/claims", "/data", 1) if path.startswith("/claims/") else None
+
+
+class Agent:
+    """A node's, that is told what to place."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def run(self, _claim: Claim, request: dict[str, Any], **_more: object) -> dict[str, Any]:
+        self.asked.append(request)
+        return {}
+
+
+def _account(_user: str | int) -> Account:
+    return Account("ada", USER, USER, (USER,), "/")
+
+
+def _no_objects(_who: Account, _kind: str, _timeout_s: float) -> ObjectHand:
+    raise AssertionError("no object is asked for")
+
+
+def _datasets(name: str) -> str | None:
+    return "/claims/words/v2" if name == "words" else None
+
+
+def _transfers(stager: MemoryStager, agent: Agent, folder: Path) -> HeadTransfers:
+    limits = Limits()
+    return HeadTransfers(
+        commands=Commands(), stager=stager, sender=Sender(Index(None), stager, limits), agent=agent,  # type: ignore[arg-type]
+        homeward=Homeward(stager, limits, lambda *_: None, str), hand=hand_of, objects=object_hand,
+        job_folder=lambda job: f"{folder}/{job}", cache_dir=str(folder), datasets=_datasets,
+    )  # fmt: skip
+
+
+def test_only_what_is_not_seen_there_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    stager, agent = Seen(), Agent()
+    with ground(OTHER) as place:
+        (place / "small").write_bytes(b"small")
+        own(place)
+        directives, wrong = parse(TEXT.format(place=place))
+        assert not wrong
+        for module in ("transfers", "check"):
+            monkeypatch.setattr(f"burstd.daemon.stage.{module}.account", _account)
+        row = Staging("7", "ada", USER, USER, directives, StageState.SENDING, 0, 0, work_dir="/")
+        work = _transfers(stager, agent, place)
+
+        looked = work.look(Task(row, Meter("7", "in")))
+        assert (looked.size, looked.sources) == (5, (f"{place}/small",))
+        sent = work.send(Task(row, Meter("7", "in")))
+        assert {name: tree.place for name, tree in sent.trees.items()} == {
+            "hg38": "/data/genomes/hg38", "words": "/data/words/v2", "small": "",
+        }  # fmt: skip
+        assert sent.size == 5
+        there = Staging("7", "ada", USER, USER, directives, StageState.PLACING, 0, 0, work_dir="/", trees=sent.trees)
+        assert named([there]) == {sent.trees["small"].digest}
+        work.place(Task(there, Meter("7", "in")), CLAIM)
+        (asked,) = agent.asked
+        assert [tree["name"] for tree in asked["trees"]] == ["small"]
+        assert asked["links"] == [
+            {"name": "hg38", "target": "/data/genomes/hg38"}, {"name": "words", "target": "/data/words/v2"},
+        ]  # fmt: skip
+
+        # On premises there is no such place, which nobody has looked for so far.
+        place.chmod(0o1777)
+        with pytest.raises(StageFailed, match="/claims/genomes/hg38"):
+            work.link(Task(row, Meter("7", "in")))
+
+        # And a job is taken that asks for it.
+        rules = CheckRules(30.0, None, _datasets, lambda asked, origin: in_place(stager, asked, origin))
+        use = Use("ada", 0, None), Use("", 0, None)
+        call = StageCall("check", "", uid=USER, gid=USER, text=TEXT.format(place=place), info={"work_dir": "/"})
+        assert Check(rules, hand_of, _no_objects, lambda *_: use)(call).result == "ok"
+        call = StageCall("check", "", uid=USER, gid=USER, text=TEXT.format(place="/claimed"), info={"work_dir": "/"})
+        said = Check(rules, hand_of, _no_objects, lambda *_: use)(call)
+        assert said.text.startswith("line 4: stage_in /claimed/small: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("stage_in /claims/a", True),
+        ("stage_in /claims/a copy", False),
+        ("stage_in /claims/*.txt as texts", False),
+        ("stage_in s3://claims/a", False),
+        ("stage_in /home/a", False),
+    ],
+)
+def test_what_can_be_used_where_it_is(line: str, seen: bool) -> None:
+    directives, _ = parse(f"#!/bin/sh\n#BURST {line}\n")
+    (asked,) = directives.stage_in
+    assert in_place(Seen(), asked, asked.source) == ("/data/a" if seen else None)
+    assert in_place(MemoryStager(), asked, asked.source) is None
