@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from burstd.model.instance import InstanceState
+from providers.openshift import verdict
+from providers.openshift.verdict import Pull
+from tests.providers.openshift.things import BORN_S, Pod, going, over, pod, running, settings, unplaced, waiting
+
+S = InstanceState
+FULL = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+CLAIM = {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}], "containers": [{"name": "node"}]}}
+UNBOUND = 'running "VolumeBinding": pod has unbound immediate PersistentVolumeClaims'
+TABLE: list[tuple[str, Pod, float, S, str, str]] = [
+    ("made", pod(), 0, S.PENDING, "", ""),
+    ("nothing-said", {**pod(), "status": {}}, 0, S.PENDING, "", ""),
+    ("runs", running(), 0, S.RUNNING, "", ""),
+    ("start-up-probe", running(container={"state": {"running": {}}, "started": False}), 0, S.PENDING, "", ""),
+    ("no-word-on-probes", running(container={"state": {"running": {}}}), 0, S.RUNNING, "", ""),
+    ("no-address", running(podIP=""), 0, S.PENDING, "", ""),
+    ("image-comes", waiting("ContainerCreating"), 0, S.PENDING, "", ""),
+    ("full-for-a-moment", unplaced(FULL), 29, S.PENDING, "", ""),
+    ("full", unplaced(FULL), 30, S.ERROR, "capacity", "3 Insufficient nvidia.com/gpu"),
+    ("full-nodes-come", unplaced(FULL, group="cloud"), 899, S.PENDING, "", ""),
+    ("full-none-came", unplaced(FULL, group="cloud"), 900, S.ERROR, "capacity", "Insufficient"),
+    ("full-group-unknown", unplaced(FULL, group="old"), 30, S.ERROR, "capacity", "Insufficient"),
+    ("others-make-room", unplaced(FULL, nominatedNodeName="w"), 99, S.PENDING, "", ""),
+    ("gated", unplaced("", reason="SchedulingGated"), 99, S.PENDING, "", ""),
+    ("unbound", {**unplaced(UNBOUND), **CLAIM}, 30, S.ERROR, "request", "claim data"),
+    ("claim-missing", {**unplaced('persistentvolumeclaim "data" not found'), **CLAIM}, 30, S.ERROR, "request", "data"),
+    ("claim-soon", {**unplaced(UNBOUND), **CLAIM}, 29, S.PENDING, "", ""),
+    ("no-image", waiting("ErrImagePull", "manifest unknown"), 0, S.ERROR, "image", "manifest unknown"),
+    ("no-right", waiting("ErrImagePull", "unauthorized: authentication required"), 0, S.ERROR, "image", "unauthorized"),
+    ("registry-down", waiting("ErrImagePull", "dial tcp: i/o timeout"), 999, S.PENDING, "", ""),
+    ("back-off", waiting("ImagePullBackOff", 'Back-off pulling image "x"'), 999, S.PENDING, "", ""),
+    ("bad-name", waiting("InvalidImageName", "couldn't parse"), 0, S.ERROR, "image", "InvalidImageName"),
+    ("never-pull", waiting("ErrImageNeverPull", "not present"), 0, S.ERROR, "image", "ErrImageNeverPull"),
+    ("no-config", waiting("CreateContainerConfigError", "secret x"), 0, S.ERROR, "request", "secret x"),
+    ("evicted", over("Failed", 137, "Error", reason="Evicted", message="low on memory"), 0, S.TERMINATED, "",
+     "Evicted: low on memory"),
+    ("evicted-old", pod(phase="Failed", reason="Evicted", message="disk"), 0, S.TERMINATED, "", "Evicted: disk"),
+    ("memory", over("Failed", 137, "OOMKilled"), 0, S.TERMINATED, "", "exit code 137: OOMKilled"),
+    ("ended", over("Succeeded", 0, "Completed"), 0, S.TERMINATED, "", "exit code 0"),
+    ("ended-silently", pod(phase="Succeeded"), 0, S.TERMINATED, "", "it ended"),
+    ("no-room-after-all", pod(phase="Failed", reason="OutOfcpu", message="Node didn't have enough"), 0,
+     S.ERROR, "capacity", "OutOfcpu"),
+    ("device-gone", pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed"), 0,
+     S.ERROR, "capacity", "Allocate failed"),
+    ("no-program", over("Failed", 128, "StartError", 'exec: "/bin/sh": no such file or directory', started=None), 0,
+     S.ERROR, "image", "cannot start"),
+    ("bad-driver", over("Failed", 128, "StartError", "nvidia-container-cli: driver error", started=None), 0,
+     S.ERROR, "", "driver error"),
+    ("going", going(), -1, S.STOPPING, "", ""),
+    ("going-dead", {**over("Failed", 1, "Error"), "metadata": going()["metadata"]}, -1, S.STOPPING, "", ""),
+    ("kept", going(finalizers=["example.com/backup"]), 1, S.STOPPING, "", "example.com/backup"),
+    ("not-confirmed", going(), 61, S.STOPPING, "", "node worker does not confirm"),
+    ("lost", pod(phase="Unknown", message="node is gone"), 0, S.UNKNOWN, "", "node is gone"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "said", "after", "state", "cause", "words"), TABLE, ids=[row[0] for row in TABLE])
+def test_verdicts(name: str, said: Pod, after: float, state: S, cause: str, words: str) -> None:
+    found = verdict.verdict(said, settings(), BORN_S + after)
+    assert (found.state, found.cause) == (state, cause)
+    assert words in found.error
+    assert bool(found.error) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "for_s", "state"),
+    [("dial tcp: i/o timeout", 119, S.PENDING), ("dial tcp: i/o timeout", 120, S.ERROR), ("denied", 0, S.ERROR)],
+)
+def test_an_image_is_waited_for_but_not_for_ever(words: str, for_s: float, state: S) -> None:
+    found = verdict.verdict(waiting("ImagePullBackOff", "Back-off pulling image"), settings(), 0, Pull(words, for_s))
+    assert found.state is state
+    if state is S.ERROR:
+        assert (found.cause, words in found.error) == ("image", True)
+
+
+def test_why_somebody_else_takes_it() -> None:
+    said = going()
+    said["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "message": "preempted by urgent"}]
+    assert verdict.verdict(said, settings(), BORN_S - 60).error == "preempted by urgent"
+
+
+def network(*networks: Any) -> Pod:
+    return running(metadata={"annotations": {"k8s.v1.cni.cncf.io/network-status": json.dumps(networks)}})
+
+
+@pytest.mark.parametrize(
+    ("said", "address"),
+    [(network({"name": "burst/fast", "ips": ["192.168.9.1"]}), "192.168.9.1"),
+     (network({"name": "ovn", "ips": ["10.0.0.1"]}, {"name": "fast", "ips": ["192.168.9.2"]}), "192.168.9.2"),
+     (network({"name": "burst/fast"}), ""), (network("no"), ""), (running(), "")],
+)  # fmt: skip
+def test_the_address_may_be_of_another_network(said: Pod, address: str) -> None:
+    made = verdict.instance(said, "p", settings(network="fast"), BORN_S)
+    assert (made.address, made.state) == (address, S.RUNNING if address else S.PENDING)
+
+
+def test_an_instance() -> None:
+    notes = {"burstd/tags": json.dumps({"burstd-slot": "gpu01", "burstd-claim": "not this one"})}
+    made = verdict.instance(running(metadata={"annotations": notes}), "p", settings(), BORN_S)
+    assert (made.id, made.name, made.claim_id, made.provider) == ("node-1", "node-1", "claim-node-1", "p")
+    assert (made.zone, made.instance_type, made.address, made.launched) == ("gpu", "one", "10.1.0.5", BORN_S)
+    assert made.tags == {"burstd-slot": "gpu01", "burstd-claim": "claim-node-1", "burstd-cluster": "hpc"}
+
+
+def test_a_container_that_a_cluster_put_beside_ours_says_nothing() -> None:
+    said = running()
+    said["status"]["containerStatuses"].insert(0, {"name": "mesh", "state": {"waiting": {"reason": "ErrImagePull"}}})
+    assert verdict.verdict(said, settings(), BORN_S).state is S.RUNNING
