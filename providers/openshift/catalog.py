@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -47,17 +47,30 @@ class Catalog:
 
     def offers(self) -> Sequence[Offer]:
         """One for each group and size, whether or not there is room now. Raises BadRequest where there is none."""
-        there, never = self.cluster_nodes(), self.never()
+        never = self.never()
         offers = [
-            self._offer(zone, group, name, size, there)
+            self.offer(zone, name)
             for zone, group in self._settings.groups.items()
-            for name, size in group.sizes.items()
+            for name in group.sizes
             if (zone, name) not in never
         ]
         if not offers:
             (zone, name), why = next(iter(never.items()))
             raise BadRequest(f"no size of any group can ever be had; size {name} of group {zone}: {why}")
         return offers
+
+    def offer(self, zone: str, name: str) -> Offer:
+        """That of a group's size, whether or not it can be had. Raises KeyError."""
+        settings = self._settings
+        group = settings.groups[zone]
+        size = group.sizes[name]
+        gres = (Gres("gpu", group.gres, size.gpus),) if size.gpus else ()
+        own = [node for node in self.cluster_nodes() or () if nodes.belongs(node, group)]
+        return Offer(
+            provider=self._name, region=settings.namespace, zone=zone, instance_type=name, spot=False,
+            shape=Shape(size.cpus, size.memory, gres), price=price(group, size), currency=settings.currency,
+            price_source="settings", hardware=_hardware(group, size, own),
+        )  # fmt: skip
 
     def never(self) -> Mapping[tuple[str, str], str]:
         """Group and size -> why no machine of it can ever be had, going by what was read in the last minute."""
@@ -132,16 +145,6 @@ class Catalog:
         if refused or there is None or group.autoscaled:
             return refused
         return unfit([node for node in there if nodes.belongs(node, group)], group, size)
-
-    def _offer(self, zone: str, group: Group, name: str, size: Size, there: Iterable[Node] | None) -> Offer:
-        settings = self._settings
-        gres = (Gres("gpu", group.gres, size.gpus),) if size.gpus else ()
-        own = [node for node in there or () if nodes.belongs(node, group)]
-        return Offer(
-            provider=self._name, region=settings.namespace, zone=zone, instance_type=name, spot=False,
-            shape=Shape(size.cpus, size.memory, gres), price=price(group, size), currency=settings.currency,
-            price_source="settings", hardware=_hardware(group, size, own),
-        )  # fmt: skip
 
 
 def price(group: Group, size: Size) -> Decimal:

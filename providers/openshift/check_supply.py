@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from burstd.model.errors import ProviderError
 from burstd.model.provider import Finding
 from providers.openshift import nodes
-from providers.openshift.catalog import Catalog, unfit
+from providers.openshift.catalog import Catalog
 from providers.openshift.findings import failed, some
 from providers.openshift.limits import Limit, takes
 from providers.openshift.nodes import Node
@@ -29,9 +29,13 @@ def supply(settings: OpenShiftSettings, catalog: Catalog, quotas: Quotas) -> Ite
         return
     for zone, group in settings.groups.items():
         yield _group(zone, group, there, room)
-        for name, size in group.sizes.items():
+        for name in group.sizes:
             if (zone, name) in never:
-                yield _never(zone, name, never[zone, name], there is None or not unfit(_own(there, group), group, size))
+                yield Finding(
+                    f"size {name} of group {zone}", False, f"not offered: {never[zone, name]}",
+                    "make it smaller or take it out, or have what keeps it out changed: 'oc describe nodes', "
+                    "'oc describe quota', 'oc describe limits'",
+                )  # fmt: skip
     for line in lines:
         yield from _quota(settings, line)
 
@@ -77,15 +81,6 @@ def _nodes(group: Group, own: Sequence[Node]) -> str:
     wrong.pop("", None)
     said = [f"{number} {why}" for why, number in sorted(wrong.items())]
     return ", ".join([f"{len(own)} node{'s' if len(own) > 1 else ''}", *products, *said])
-
-
-def _never(zone: str, name: str, why: str, limited: bool) -> Finding:
-    remedy = (
-        f"ask the namespace's administrator for more, or make size {name} smaller"
-        if limited
-        else f"make size {name} smaller, or mend selector, affinity, tolerations and gpu_resource of group {zone}"
-    )
-    return Finding(f"size {name} of group {zone}", False, f"not offered: {why}", remedy)
 
 
 def _quota(settings: OpenShiftSettings, line: Limit) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ def failed(subject: str, error: ProviderError, otherwise: str) -> Finding:
     """A missing right, an API server that does not answer, or else something that the settings have wrong."""
     text = str(error)
     if isinstance(error, NotAllowed):
-        return Finding(subject, None, text, f"give burstd's account the rules of {ROLE}")
+        return Finding(subject, None, "burstd may not look at it", f"give its account the rules of {ROLE}")
     if isinstance(error, AuthFailed):
         return Finding(subject, False, text, f"make a new token or certificate ({DOC}, Account)")
     if isinstance(error, CloudUnavailable | RateLimited):

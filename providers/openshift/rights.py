@@ -72,11 +72,10 @@ def wanted(settings: OpenShiftSettings, groups: frozenset[str], images: Sequence
         unused.add("imagestreams")
     if settings.scratch.storage_class is None and not settings.mounts:
         unused.add("storageclasses")
-    for right in RIGHTS:
-        # Kubernetes' own kinds are there always, or said to lack where they are asked for.
-        foreign = right.group.endswith(".openshift.io") and right.group not in groups
-        if not foreign and right.resource not in unused:
-            yield right
+    if QUOTAS not in groups:
+        unused.add("appliedclusterresourcequotas")
+    # Routes are listed in any case: without the right that is refused even where there are none.
+    return (right for right in RIGHTS if right.resource not in unused)
 
 
 def tried(
