@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+import queue
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown
+from providers.openshift.calls import Calls
+from providers.openshift.errors import Expired
+from tests.providers.openshift.server import PATIENCE_S, Asked, Said, Server, serving
+from tests.providers.openshift.things import settings
+
+PODS = "/api/v1/namespaces/burst/pods"
+UNKNOWN = Said(401, {"kind": "Status", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized"})
+ANONYMOUS = Said(
+    403,
+    {
+        "kind": "Status",
+        "message": 'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group',
+    },
+)
+EXPIRED = Said(410, {"kind": "Status", "reason": "Expired", "message": "the continue parameter is too old"})
+
+
+def page(*names: str, more: str = "", at: str = "77") -> Said:
+    return Said(200, {"metadata": {"resourceVersion": at, "continue": more}, "items": [{"n": one} for one in names]})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def calls(server: Server, tmp_path: Path) -> Iterator[Calls]:
+    made = Calls(settings(kubeconfig=server.kubeconfig(tmp_path / "kubeconfig", token="t0"), timeout_s=5, page=2))
+    yield made
+    made.close()
+
+
+def test_a_change_is_sent_once(server: Server, calls: Calls) -> None:
+    server.says(Said(201, {"kind": "Pod"}))
+    assert calls.ask("POST", calls.place("pods"), {"a": 1}, {"x": "y z"}, what="make a pod") == {"kind": "Pod"}
+    assert server.asked == [Asked("POST", f"{PODS}?x=y+z", "Bearer t0", {"a": 1})]
+    assert calls.made == {"POST pods": 1}
+
+
+@pytest.mark.parametrize("status", [500, 503, 504, 429])
+def test_nothing_is_repeated(server: Server, calls: Calls, status: int) -> None:
+    server.says(*[Said(status, {}, headers={"Retry-After": "0"})] * 3)
+    with pytest.raises(Exception, match=str(status)):
+        calls.ask("POST", calls.place("pods"), {}, what="make a pod")
+    with pytest.raises(Exception, match=str(status)):
+        calls.ask("GET", calls.place("pods", "a"), what="look at a pod")
+    assert len(server.asked) == 2
+
+
+def test_a_lost_answer(server: Server, calls: Calls) -> None:
+    server.says(Said(cut=True), Said(cut=True), Said(200, "<html>no JSON"), Said(200, "<html>no JSON"))
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            calls.ask("DELETE", calls.place("pods", "a"), what="end a pod")
+        with pytest.raises(CloudUnavailable):
+            calls.ask("GET", calls.place("pods", "a"), what="look at a pod")
+
+
+def test_nobody_listens(server: Server, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        file = server.kubeconfig(tmp_path / "kubeconfig", token="t0")
+        words = json.loads(file.read_text())
+        words["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free.getsockname()[1]}"
+        file.write_text(json.dumps(words))
+        calls = Calls(settings(kubeconfig=file))
+        with pytest.raises(CloudUnavailable):
+            calls.ask("POST", calls.place("pods"), {}, what="make a pod")
+
+
+@pytest.mark.parametrize("first", [UNKNOWN, ANONYMOUS], ids=["401", "anonymous"])
+def test_credentials_are_read_again_once(server: Server, tmp_path: Path, first: Said) -> None:
+    token = tmp_path / "token"
+    token.write_text("t0")
+    calls = Calls(settings(kubeconfig=server.kubeconfig(tmp_path / "kubeconfig", tokenFile=str(token))))
+    server.says(page("a"))
+    calls.listed(calls.place("pods"), what="list pods")
+    token.write_text("t1")
+    server.says(first, Said(201, {"kind": "Pod"}))
+    calls.ask("POST", calls.place("pods"), {}, what="make a pod")
+    assert [one.token for one in server.asked] == ["Bearer t0", "Bearer t0", "Bearer t1"]
+    server.says(first, first)
+    with pytest.raises(AuthFailed, match="kubeconfig") as caught:
+        calls.ask("POST", calls.place("pods"), {}, what="make a pod")
+    assert type(caught.value) is AuthFailed
+    assert "t1" not in str(caught.value)
+    assert len(server.asked) == 5
+    calls.close()
+
+
+def test_a_right_that_lacks_is_no_reason_to_ask_again(server: Server, calls: Calls) -> None:
+    server.says(Said(403, {"kind": "Status", "message": 'User "b" cannot list resource "pods" in API group ""'}))
+    with pytest.raises(NotAllowed):
+        calls.listed(calls.place("pods"), what="list pods")
+    assert len(server.asked) == 1
+
+
+BROKEN: list[tuple[str, str]] = [
+    ("users: [{name: u, user: {token: s3cret}", "cannot use kubeconfig"),
+    (json.dumps({"current-context": "other", "contexts": [], "clusters": [], "users": []}), "other"),
+    ("", "cannot use kubeconfig"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BROKEN, ids=["no-yaml", "no-context", "empty"])
+def test_a_kubeconfig_that_is_of_no_use(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    with pytest.raises(AuthFailed, match=words) as caught:
+        Calls(settings(kubeconfig=file)).ask("GET", PODS, what="list pods")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(AuthFailed, match="nowhere"):
+        Calls(settings(kubeconfig=tmp_path / "nowhere")).ask("GET", PODS, what="list pods")
+
+
+def test_a_list_is_whole(server: Server, calls: Calls) -> None:
+    server.says(page("a", "b", more="c0"), page("c"))
+    items, at = calls.listed(calls.place("pods"), {"labelSelector": "a=b,c"}, what="list pods")
+    assert ([one["n"] for one in items], at) == (["a", "b", "c"], "77")
+    first, second = (one.path for one in server.asked)
+    assert first == f"{PODS}?labelSelector=a%3Db%2Cc&limit=2"
+    assert second == f"{first}&continue=c0"
+    assert calls.made == {"LIST pods": 2}
+
+
+def test_a_list_whose_moment_is_forgotten_is_read_once_more(server: Server, calls: Calls) -> None:
+    server.says(page("a", "b", more="c0"), EXPIRED, page("a", "z", more="c1", at="90"), page("c", at="90"))
+    assert list(calls.pages(calls.place("pods"), what="list pods")) == [{"n": one} for one in "azc"]
+    server.says(page("a", "b", more="c0"), EXPIRED, page("a", "b", more="c0"), EXPIRED)
+    with pytest.raises(Expired):
+        calls.listed(calls.place("pods"), what="list pods")
+
+
+SHORT: list[tuple[str, list[Said]]] = [
+    ("later-page-down", [page("a", more="c0"), Said(503, "")]),
+    ("no-list", [Said(200, {"kind": "Status"})]),
+    ("no-version", [Said(200, {"items": [], "metadata": {}})]),
+    ("round", [page("a", more="c0"), page("a", more="c0")]),
+    ("elsewhere", [Said(302, "", headers={"Location": "/login"})]),
+]
+
+
+@pytest.mark.parametrize(("name", "answers"), SHORT, ids=[row[0] for row in SHORT])
+def test_no_list_is_a_short_one(server: Server, calls: Calls, name: str, answers: list[Said]) -> None:
+    server.says(*answers)
+    with pytest.raises(CloudUnavailable):
+        calls.listed(calls.place("pods"), what="list pods")
+    assert server.answers == []
+
+
+def test_the_clock_is_the_servers(server: Server, calls: Calls, tmp_path: Path) -> None:
+    then = datetime(2040, 1, 1, tzinfo=UTC)
+    made = Calls(settings(kubeconfig=tmp_path / "kubeconfig"), clock=lambda: then.timestamp() - 300)
+    assert made.now() == then.timestamp() - 300
+
+    def late(_: Asked) -> Said:
+        return page("a")._replace(headers={"Date": format_datetime(then, usegmt=True)})
+
+    server.says(late)
+    made.listed(made.place("pods"), what="list pods")
+    assert made.now() == then.timestamp()
+
+
+class Tap:
+    """A stream that a test fills."""
+
+    def __init__(self) -> None:
+        self.pieces: queue.Queue[bytes | type[StopIteration] | None] = queue.Queue()
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        while True:
+            one = self.pieces.get(timeout=PATIENCE_S)
+            if one is StopIteration:
+                return
+            assert one is None or isinstance(one, bytes)
+            yield one
+
+
+EVENTS: list[Any] = [{"type": "ADDED", "object": {"metadata": {"name": "é" * 40000}}}, {"type": "X", "object": {}}]
+
+
+def test_events_come_as_they_are_said_however_they_are_cut(server: Server, calls: Calls) -> None:
+    tap = Tap()
+    server.says(Said(stream=iter(tap)))
+    stream = iter(calls.watch(calls.place("pods"), {"resourceVersion": "7"}, what="watch pods", quiet_s=5))
+    assert server.asked[0].path == f"{PODS}?resourceVersion=7&watch=true"
+    for event in EVENTS:
+        text = json.dumps(event, ensure_ascii=False).encode() + b"\n"
+        for piece in (text[:7], text[7:50001], text[50001:]):
+            if piece:
+                tap.pieces.put(piece)
+        assert next(stream) == event
+    tap.pieces.put(StopIteration)
+    assert list(stream) == []
+    assert calls.made == {"WATCH pods": 1}
+
+
+@pytest.mark.parametrize("how", ["cut", "silent", "nonsense", "refused", "lost"])
+def test_a_watch_that_breaks_says_so(server: Server, calls: Calls, how: str) -> None:
+    tap = Tap()
+    answers = {"refused": Said(503, ""), "lost": EXPIRED}
+    server.says(answers.get(how, Said(stream=iter(tap))))
+    if how in ("cut", "nonsense"):
+        tap.pieces.put(None if how == "cut" else b"<html>\n")
+    quiet_s = 0.05 if how == "silent" else 5
+    with pytest.raises(Expired if how == "lost" else CloudUnavailable):
+        list(calls.watch(calls.place("pods"), {}, what="watch pods", quiet_s=quiet_s))
+    tap.pieces.put(StopIteration)
+
+
+def test_a_watch_can_be_closed_by_another_thread(server: Server, calls: Calls) -> None:
+    tap = Tap()
+    server.says(Said(stream=iter(tap)))
+    stream = calls.watch(calls.place("pods"), {}, what="watch pods", quiet_s=PATIENCE_S * 6)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(list, stream)
+        stream.close()
+        assert reading.result(timeout=PATIENCE_S) == []
+    stream.close()
+    tap.pieces.put(StopIteration)
+
+
+def test_a_path_is_made_of_names_only(calls: Calls) -> None:
+    assert calls.place("pods", "../secrets/x", "log") == f"{PODS}/..%2Fsecrets%2Fx/log"
+    assert calls.place("routes", api="route.openshift.io/v1") == ("/apis/route.openshift.io/v1/namespaces/burst/routes")
+
+
+def test_a_command_that_cannot_be_run_says_why(server: Server, calls: Calls) -> None:
+    status = {"kind": "Status", "reason": "BadRequest", "message": "container node is waiting to start"}
+    server.says(Said(400, status), UNKNOWN, Said(400, status))
+    for _ in range(2):
+        with pytest.raises(BadRequest, match="waiting to start"):
+            calls.exec_socket("a", ["sh", "-c", "a b"])
+    assert server.asked[0].path == (
+        f"{PODS}/a/exec?command=sh&command=-c&command=a+b&stdin=true&stdout=true&stderr=true"
+    )
+    assert server.asked[0].token == "Bearer t0"
