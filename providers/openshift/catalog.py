@@ -69,7 +69,7 @@ class Catalog:
         return Offer(
             provider=self._name, region=settings.namespace, zone=zone, instance_type=name, spot=False,
             shape=Shape(size.cpus, size.memory, gres), price=price(group, size), currency=settings.currency,
-            price_source="settings", hardware=_hardware(group, size, own),
+            price_source="settings", hardware=_hardware(group, size, own, settings.scratch.size),
         )  # fmt: skip
 
     def never(self) -> Mapping[tuple[str, str], str]:
@@ -174,12 +174,13 @@ def unfit(own: Sequence[Node], group: Group, size: Size) -> str:
     return f"it takes {'; '.join(words)}" if words else "none of its nodes has all of that"
 
 
-def _hardware(group: Group, size: Size, own: Sequence[Node]) -> Hardware:
-    """What all nodes of the group say alike. Labels of GPUs are those of NVIDIA's feature discovery."""
+def _hardware(group: Group, size: Size, own: Sequence[Node], scratch_mib: int) -> Hardware:
+    """What all nodes of the group say alike, and the disk of its own. Labels of GPUs are those of NVIDIA's feature discovery."""
     architecture = {node.architecture for node in own}
     memory = {node.labels.get(f"{group.gpu_resource}.memory", "") for node in own} if size.gpus else set()
     said = memory.pop() if len(memory) == 1 else ""
     return Hardware(
         architecture=architecture.pop() if len(architecture) == 1 else "",
         gpu_memory_mib=int(said) if said.isdecimal() else 0,
+        local_disk_gib=scratch_mib // 1024,
     )

@@ -38,12 +38,12 @@ def test_an_offer_says_what_a_job_finds() -> None:
     assert offer.id == "ocp/burst/gpu/g1/on-demand"
     assert (offer.shape.cpus, offer.shape.memory_mib, str(offer.shape.gres[0])) == (8, 32768, "gpu:h100:1")
     assert (offer.price, offer.currency, offer.price_source) == (Decimal("2.50"), "CHF", "settings")
-    assert offer.hardware == Hardware("x86_64", gpu_memory_mib=81559)
+    assert offer.hardware == Hardware("x86_64", gpu_memory_mib=81559, local_disk_gib=20)
 
 
 def test_what_nodes_do_not_say_alike_is_not_said() -> None:
     nodes = [node("a", "cpu"), node("b", "cpu", labels={"kubernetes.io/arch": "arm64"})]
-    assert {offer.hardware for offer in Site({NODES: nodes}).catalog.offers()} == {Hardware()}
+    assert {offer.hardware for offer in Site({NODES: nodes}).catalog.offers()} == {Hardware(local_disk_gib=20)}
 
 
 def test_a_size_without_a_price_has_that_of_its_parts() -> None:
