@@ -44,6 +44,16 @@ class _Node:
     answers: bool = True
 
 
+@dataclass
+class _Held:
+    """A pod on one of the nodes. ``order`` is None until the node has seen it."""
+
+    pod: Pod
+    address: str
+    order: Order | None = None
+    ending: bool = False
+
+
 class HollowNodes:
     """The nodes of one control plane, and the pods on them. Two threads, and four that write statuses."""
 
@@ -54,9 +64,7 @@ class HollowNodes:
         self._orders: list[tuple[str, Order]] = []
         self._default = orders.running()
         self._lock = threading.Lock()
-        self._known: dict[str, Pod] = {}
-        self._ending: set[str] = set()
-        self._addresses: dict[str, str] = {}
+        self._held: dict[str, _Held] = {}
         self._count = itertools.count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._clock = threading.Condition()
@@ -148,6 +156,10 @@ class HollowNodes:
         with self._cluster.reach():
             pod = self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
             self._write(pod, order.steps[0])
+        with self._lock:
+            held = self._held.get(pod["metadata"]["uid"])
+            if held is not None:
+                held.order = order
         self._follow(pod, order.steps[1:])
 
     def silence(self, name: str) -> None:
@@ -160,7 +172,7 @@ class HollowNodes:
         with self._lock:
             node = self._nodes[name]
             node.answers = True
-            missed = [pod for pod in self._known.values() if pod["spec"]["nodeName"] == name]
+            missed = [held.pod for held in self._held.values() if held.pod["spec"]["nodeName"] == name]
         self._later(0.0, self._beat_now)
         for pod in missed:
             self._handle(pod)
@@ -172,7 +184,7 @@ class HollowNodes:
         """
         with self._lock:
             del self._nodes[name]
-            orphans = [pod for pod in self._known.values() if pod["spec"]["nodeName"] == name]
+            orphans = [held.pod for held in self._held.values() if held.pod["spec"]["nodeName"] == name]
         with self._cluster.reach():
             self._api.delete(f"/api/v1/nodes/{name}")
             for pod in orphans if collect else ():
@@ -206,7 +218,7 @@ class HollowNodes:
     def _take(self, pods: Sequence[Pod]) -> None:
         there = {pod["metadata"]["uid"] for pod in pods}
         with self._lock:
-            gone = [pod for uid, pod in self._known.items() if uid not in there]
+            gone = [held.pod for uid, held in self._held.items() if uid not in there]
         for pod in gone:
             self._event("DELETED", pod)
         for pod in pods:
@@ -216,30 +228,31 @@ class HollowNodes:
         uid = pod["metadata"]["uid"]
         with self._lock:
             if kind == "DELETED":
-                self._known.pop(uid, None)
-                self._addresses.pop(uid, None)
-                self._ending.discard(uid)
+                self._held.pop(uid, None)
                 return
-            self._known[uid] = pod
+            if uid in self._held:
+                self._held[uid].pod = pod
+            else:
+                number = next(self._count)
+                self._held[uid] = _Held(pod, f"10.128.{number // 250 % 256}.{number % 250 + 1}")
         self._handle(pod)
 
     def _handle(self, pod: Pod) -> None:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         with self._lock:
-            node = self._nodes.get(pod["spec"]["nodeName"])
-            if node is None or not node.answers:
+            node, held = self._nodes.get(pod["spec"]["nodeName"]), self._held.get(uid)
+            if node is None or not node.answers or held is None:
                 return
-            order = next((o for pattern, o in self._orders if fnmatch.fnmatchcase(name, pattern)), self._default)
-            ends = "deletionTimestamp" in pod["metadata"] and uid not in self._ending
-            starts = not ends and uid not in self._addresses and "startTime" not in pod.get("status", {})
-            if ends:
-                self._ending.add(uid)
-            if starts:
-                number = next(self._count)
-                self._addresses[uid] = f"10.128.{number // 250 % 256}.{number % 250 + 1}"
+            starts = held.order is None
+            if held.order is None:
+                chosen = (order for pattern, order in self._orders if fnmatch.fnmatchcase(name, pattern))
+                held.order = next(chosen, self._default)
+            ends = "deletionTimestamp" in pod["metadata"] and not held.ending
+            held.ending = held.ending or ends
+            order = held.order
         if ends:
             self._later(order.end_s, lambda: self._confirm(pod))
-        if starts:
+        elif starts and "startTime" not in pod.get("status", {}):
             self._follow(pod, order.steps)
 
     def _follow(self, pod: Pod, steps: Sequence[Step]) -> None:
@@ -249,16 +262,17 @@ class HollowNodes:
 
     def _next(self, pod: Pod, steps: Sequence[Step]) -> None:
         with self._lock:
-            known = self._known.get(pod["metadata"]["uid"])
+            held = self._held.get(pod["metadata"]["uid"])
             node = self._nodes.get(pod["spec"]["nodeName"])
         answers = node is not None and node.answers
-        if answers and known is not None and "deletionTimestamp" not in known["metadata"]:
-            self._write(known, steps[0])
-            self._follow(known, steps[1:])
+        if answers and held is not None and "deletionTimestamp" not in held.pod["metadata"]:
+            self._write(held.pod, steps[0])
+            self._follow(held.pod, steps[1:])
 
     def _write(self, pod: Pod, step: Step) -> None:
         with self._lock:
-            address = self._addresses.get(pod["metadata"]["uid"], "10.128.255.254")
+            held = self._held.get(pod["metadata"]["uid"])
+        address = held.address if held is not None else "10.128.255.254"
         body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": step.make(pod, address)}
         self._api.patch(f"{_path(pod)}/status", body, step.form)
 
@@ -266,8 +280,9 @@ class HollowNodes:
         """All its containers have ended."""
         with self._lock:
             node = self._nodes.get(pod["spec"]["nodeName"])
-            if node is None or not node.answers:
-                self._ending.discard(pod["metadata"]["uid"])
+            held = self._held.get(pod["metadata"]["uid"])
+            if held is not None and (node is None or not node.answers):
+                held.ending = False
                 return
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         self._api.ask("DELETE", _path(pod), body)

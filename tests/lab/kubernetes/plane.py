@@ -166,7 +166,7 @@ class KubernetesPlane:
     def grant(
         self, namespace: str, account: str, rules: Sequence[Mapping[str, Any]], *, everywhere: bool = False
     ) -> None:
-        """Adds rules to a service account's rights."""
+        """Adds rules to a service account's rights; returns when it has them. Raises Refused, LabFailed."""
         name, kind = f"{account}-{secrets.token_hex(3)}", "ClusterRole" if everywhere else "Role"
         where = f"{_RBAC}/" if everywhere else f"{_RBAC}/namespaces/{namespace}/"
         version = "rbac.authorization.k8s.io/v1"
@@ -178,6 +178,20 @@ class KubernetesPlane:
         with self.reach():
             self.api.post(f"{where}{kind.lower()}s", {**_named(version, kind, name), "rules": list(rules)})
             self.api.post(f"{where}{kind.lower()}bindings", binding)
+            user = f"system:serviceaccount:{namespace}:{account}"
+            self.wait(lambda: all(self._may(user, namespace, rule) for rule in rules), f"{user} has its rights")
+
+    def _may(self, user: str, namespace: str, rule: Mapping[str, Any]) -> bool:
+        """Whether the API server knows a rule already, which it learns of a moment after it is made."""
+        if "resources" not in rule:
+            return True
+        resource, _, part = rule["resources"][0].partition("/")
+        what = {"namespace": namespace, "verb": rule["verbs"][0], "group": rule["apiGroups"][0], "resource": resource}
+        what |= {"subresource": part, "name": (rule.get("resourceNames") or [""])[0]}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+        spec = {"user": user, "resourceAttributes": what}
+        asked = self.api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", {**review, "spec": spec})
+        return bool(asked["status"]["allowed"])
 
     def node(self, name: str, address: str) -> NodeFiles:
         """What the kubelet of a node needs to join as ``name``; the API server reaches it at ``address``."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,11 +24,24 @@ def ensure(progress: Callable[[str], None] = lambda _step: None) -> Path:
     cache = default_cache()
     cache.mkdir(parents=True, exist_ok=True)
     progress("looking for Kubernetes' programs (built once, some minutes)")
-    done = subprocess.run([str(_HERE / "setup.sh"), str(cache)], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
+    words = [str(_HERE / "setup.sh"), str(cache)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as setup:
+        try:
+            said, _ = setup.communicate()
+        except BaseException:
+            # With the compilers that it has started.
+            os.killpg(setup.pid, signal.SIGTERM)
+            raise
+    if setup.returncode != 0:
         raise LabFailed("Kubernetes' programs could not be built; why is above")
-    return Path(done.stdout.strip()) / "bin"
+    return Path(said.strip()) / "bin"
+
+
+def main() -> None:
+    """Builds what is missing, and stops doing so when it is told to end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    ensure(lambda step: print(f"burstd: {step}", flush=True))
 
 
 if __name__ == "__main__":
-    ensure(lambda step: print(f"burstd: {step}", flush=True))
+    main()
