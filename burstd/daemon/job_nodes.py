@@ -42,7 +42,11 @@ def job_node(job_id: str, node: str, you: Caller, office: Office) -> JobNode:
     rows = owned(job_id, you, office)
     running = [job for job in rows if job.state in _ON_NODES]
     if not running:
-        raise Denied(409, f"Job {job_id} does not run: it is {rows[0].state.value.lower()}.")
+        age = max(0.0, office.now() - looked(office)[0].now)
+        raise Denied(
+            409,
+            f"Job {job_id} does not run: burstd saw it {rows[0].state.value.lower()} {age:.0f} s ago; try again soon.",
+        )
     if len(running) > 1:
         raise Denied(409, f"Several parts of job {job_id} run: name one of {', '.join(job.id for job in running)}.")
     job = running[0]

@@ -107,7 +107,7 @@ def test_others_on_this_host_are_not_let_through(forward: subprocess.Popen[str])
     ("words", "code", "says"),
     [
         ("port-forward 999 8888", 5, "Job 999 is not in the queue."),
-        ("port-forward 105 8888", 1, "Job 105 does not run: it is pending."),
+        ("port-forward 105 8888", 1, "Job 105 does not run: burstd saw it pending 1 s ago"),
         ("port-forward 101 0", 2, "PORT"),
         ("route open 101 80", 2, "than or equal to 1024"),
         ("route close 101", 5, "Job 101 has no route."),

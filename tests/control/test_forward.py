@@ -168,8 +168,8 @@ def test_a_way_that_broke_is_made_anew(ask: Ask, nodes: Nodes) -> None:
     [
         (wish("102"), NOBODY, 403, f"You are {MINE}, and job 102 is not yours."),
         (wish("999"), NOBODY, 404, "Job 999 is not in the queue."),
-        (wish("105"), NOBODY, 409, "Job 105 does not run: it is pending."),
-        (wish("104"), NOBODY, 409, "Job 104 does not run: it is pending."),
+        (wish("105"), NOBODY, 409, "Job 105 does not run: burstd saw it pending 1 s ago"),
+        (wish("104"), NOBODY, 409, "Job 104 does not run: burstd saw it pending 1 s ago"),
         (wish(node="gpu2"), NOBODY, 404, "Job 101 has no node 'gpu2'; it runs on gpu1."),
         (wish(port=0), NOBODY, 422, "0 is no port"),
         (wish(port=70000), NOBODY, 422, "70000 is no port"),

@@ -50,7 +50,7 @@ def test_the_owner_opens_sees_and_closes_his_own(nobody: Client, root: Client, o
     ("path", "wish", "status", "says"),
     [
         ("102", {"port": 8888}, 403, f"You are {MINE}, and job 102 is not yours."),
-        ("105", {"port": 8888}, 409, "Job 105 does not run: it is pending."),
+        ("105", {"port": 8888}, 409, "Job 105 does not run: burstd saw it pending 1 s ago"),
         ("999", {"port": 8888}, 404, "Job 999 is not in the queue."),
         ("101", {"port": 22}, 422, "greater than or equal to 1024"),
         ("101", {"port": 8888, "node": "gpu2"}, 404, "Job 101 has no node 'gpu2'"),

@@ -9,6 +9,7 @@ import pytest
 from burstd.cli.session import Code
 from tests.e2e.sites import claims_of, events, wait_all_gone
 from tests.lab.base_site import CONFIG
+from tests.lab.programs import PREFIX
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -92,6 +93,35 @@ def test_others_see_their_own_only(site: Site) -> None:
     for command in (("scale", "cpu", "1"), ("hold", "no"), ("unhold",), ("node", "drain", "solo1")):
         refused = site.burstctl(*command, user="bob", check=False)
         assert refused.returncode == Code.FORBIDDEN, f"{command}: {refused.stdout}{refused.stderr}"
+
+
+_SERVER = "cd $(mktemp -d) && echo a notebook >index.html && exec python3 -m http.server --bind 127.0.0.1 8123"
+_VISIT = """
+set -e
+cd; rm -f forward
+burstctl port-forward {job} 8123 --local 0 >forward 2>&1 &
+until grep -q "is port 8123 of solo1" forward; do kill -0 $! || {{ cat forward; exit 1; }}; sleep 0.1; done
+at=$(sed 's/ .*//' forward)
+visit='import sys, urllib.request as u; print(u.urlopen("http://" + sys.argv[1] + "/").read())'
+until python3 -c "$visit" "$at" 2>>forward; do sleep 0.2; done
+scancel {job}
+code=0; wait $! || code=$?
+tail -n 1 forward; echo "code $code"
+"""
+
+
+def test_a_port_of_a_job_is_brought_to_its_owner(site: Site) -> None:
+    job = site.submit("-p burst -C solo -c1 --mem=200 -t5", _SERVER)
+    site.wait(lambda: site.ask("job", "list")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
+    for user, code in (("bob", Code.FORBIDDEN), ("root", Code.NO)):
+        refused = site.burstctl("route", "open", job, "8123", user=user, check=False)
+        assert refused.returncode == code, refused.stderr
+    assert f"burstctl port-forward {job} 8123" in refused.stderr
+    assert site.burstctl("port-forward", job, "8123", user="bob", check=False).returncode == Code.FORBIDDEN
+    said = site.cluster.sh(f"PATH={PREFIX}/bin:$PATH\n{_VISIT.format(job=job)}", "ada", timeout_s=60)
+    assert "b'a notebook\\n'" in said
+    assert f"Job {job} does not run any more." in said
+    assert "code 1" in said
 
 
 def test_broken_settings_leave_the_old_ones_in_force(site: Site) -> None:
