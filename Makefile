@@ -28,13 +28,13 @@ check:
 
 test:
 	@venv=$$(tests/lab/setup.sh boxes)
-	# What the tests of OpenStack run on is made once, and meanwhile the others run.
-	"$$venv/bin/python" -m tests.lab.openstack.template & template=$$!
-	trap 'kill $$template 2>/dev/null || :' EXIT
+	# What the tests on control planes run on is made once, and meanwhile the others run.
+	"$$venv/bin/python" -m tests.lab.prepare & prepare=$$!
+	trap 'kill $$prepare 2>/dev/null || :' EXIT
 	trap 'exit 130' INT TERM
 	$(MAKE) --no-print-directory check
 	"$$venv/bin/python" -m pytest -q -n 2 -m "crash and not boxes and not slurm and not clouds"
-	wait $$template
+	wait $$prepare
 	"$$venv/bin/python" -m tests.lab.suite
 
 clean:
