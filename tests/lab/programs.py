@@ -49,7 +49,7 @@ def needs(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) 
     with (PROJECT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"]
-    requirements = "\n".join([*project["dependencies"], *extras["aws"], *extras["openstack"]])
+    requirements = "\n".join([*project["dependencies"], *extras["aws"], *extras["openstack"], *extras["openshift"]])
     constraints = (PROJECT / "config" / "constraints.txt").read_text(encoding="utf-8")
     script = f"""set -e
 cat >/tmp/requirements.txt <<'END'

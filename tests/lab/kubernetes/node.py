@@ -28,7 +28,8 @@ from tests.lab.kubernetes.plane import KubernetesPlane
 
 _HERE = Path(__file__).parent
 _SUITE = "bookworm"
-_DISK_MIB = 4096
+_DISK_MIB = 16384
+"""In memory, as it is used: what all pods may write."""
 _READY_S = 60.0
 _CLEAN_S = 30.0
 # The packages start their daemons where they are not kept from it.
