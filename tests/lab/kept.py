@@ -15,9 +15,9 @@ from typing import Any
 
 from providers.sandbox.machine import tool
 
-_KEEPER = Path(__file__).parent / "openstack" / "keeper.py"
+_KEEPER = Path(__file__).parent / "keeper.py"
+_RUN_S = 600.0
 _CLOSE_S = 60.0
-_POLL_S = 0.02
 
 
 class LabFailed(RuntimeError):
@@ -29,6 +29,9 @@ class Kept:
 
     ``environment`` is all that they get, but for PATH and the like of ours.
     """
+
+    poll_s = 0.02
+    """Between two looks at a condition."""
 
     def __init__(
         self,
@@ -42,16 +45,17 @@ class Kept:
         self._patience_s = patience_s
         self._keeper: subprocess.Popen[str] | None = None
         self._asking = threading.Lock()
-        self._lasting: set[str] = set()
+        self._lasting: dict[str, bool] = {}
         inherited = ("PATH", "LANG", "LC_ALL", "TMPDIR")
         self._environment = {name: os.environ[name] for name in inherited if name in os.environ}
         self._environment |= {"HOME": str(state), **(environment or {})}
 
-    def open(self) -> None:
-        """Starts the keeper, without any processes yet."""
+    def open(self, *, keep: bool = False) -> None:
+        """Starts the keeper, without any processes yet; with ``keep`` the state is not removed."""
+        folders = [] if keep else [str(self.state)]
         words = [tool("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", sys.executable]
         self._keeper = subprocess.Popen(
-            [*self._prefix, *words, "-I", str(_KEEPER), str(self.state)],
+            [*self._prefix, *words, "-I", str(_KEEPER), *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -102,15 +106,31 @@ class Kept:
         file = self.log(name)
         return file.read_text(encoding="utf-8", errors="replace")[-3000:] if file.exists() else "(nothing)"
 
-    def start(self, name: str, words: Sequence[str]) -> None:
-        """Starts a process that is to last until it is ended. Returns at once."""
+    def start(
+        self, name: str, words: Sequence[str], more: Mapping[str, str] | None = None, *, lasting: bool = True
+    ) -> None:
+        """Starts a process, with ``more`` in its environment. Returns at once. A ``lasting`` one must not end."""
         self.log(name).parent.mkdir(exist_ok=True)
-        self.ask("start", name=name, words=list(words), environment=self._environment, log=str(self.log(name)))
-        self._lasting.add(name)
+        environment = {**self._environment, **(more or {})}
+        self.ask("start", name=name, words=list(words), environment=environment, log=str(self.log(name)))
+        self._lasting[name] = lasting
+
+    def run(self, name: str, words: Sequence[str]) -> None:
+        """Runs a process to its end. Raises LabFailed."""
+        self.start(name, words, lasting=False)
+        self.succeed(name)
+
+    def succeed(self, name: str) -> None:
+        """Waits for the end of a process. Raises LabFailed where it is no good one, or does not come."""
+        status = self.ask("wait", name=name, timeout_s=_RUN_S)["status"]
+        if status is None:
+            raise LabFailed(f"{name} has not ended within {_RUN_S:.0f} s: {self.said(name)}")
+        if status != 0:
+            raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
 
     def end(self, name: str, how: str = "SIGKILL") -> None:
         """Ends a process; returns when it is gone. Raises LabFailed where it does not go."""
-        self._lasting.discard(name)
+        self._lasting.pop(name, None)
         self.signal(how, name)
         if self.ask("wait", name=name, timeout_s=_CLOSE_S)["status"] is None:
             raise LabFailed(f"{name} did not end within {_CLOSE_S:.0f} s after {how}")
@@ -125,11 +145,11 @@ class Kept:
         deadline = time.monotonic() + self._patience_s
         while not condition():
             for name, status in self.ask("ended")["ended"].items():
-                if name in self._lasting:
+                if self._lasting.get(name) or (name in self._lasting and status):
                     raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
             if time.monotonic() > deadline:
                 raise LabFailed(f"not within {self._patience_s:.0f} s: {what}; see the logs in {self.state / 'log'}")
-            time.sleep(_POLL_S)
+            time.sleep(self.poll_s)
 
     def cpu_s(self) -> float:
         """Processor time that all of them have used so far, in seconds."""

@@ -1,11 +1,10 @@
-"""Kubernetes' programs: built once from Debian's source and kept in the cache. ``python -m`` builds them."""
+"""Kubernetes' programs: built once from Debian's source and kept in the cache."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,13 +34,3 @@ def ensure(progress: Callable[[str], None] = lambda _step: None) -> Path:
     if setup.returncode != 0:
         raise LabFailed("Kubernetes' programs could not be built; why is above")
     return Path(said.strip()) / "bin"
-
-
-def main() -> None:
-    """Builds what is missing, and stops doing so when it is told to end."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    ensure(lambda step: print(f"burstd: {step}", flush=True))
-
-
-if __name__ == "__main__":
-    main()

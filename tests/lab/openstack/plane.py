@@ -156,13 +156,11 @@ class ControlPlane:
 
     def freeze(self, *names: str) -> None:
         """These services take connections and do not answer, until ``thaw``."""
-        for name in names:
-            self.services.ask("signal", name=name, signal="SIGSTOP")
+        self.services.signal("SIGSTOP", *names)
 
     def thaw(self, *names: str) -> None:
         """They go on where they were."""
-        for name in names:
-            self.services.ask("signal", name=name, signal="SIGCONT")
+        self.services.signal("SIGCONT", *names)
 
     @contextmanager
     def frozen(self, *names: str) -> Iterator[None]:
@@ -175,7 +173,7 @@ class ControlPlane:
 
     def cpu_s(self) -> float:
         """Processor time that all of it has used so far, in seconds."""
-        return float(self.services.ask("cpu")["seconds"])
+        return self.services.cpu_s()
 
 
 def main() -> int:

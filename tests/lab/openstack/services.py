@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from providers.sandbox.machine import tool
+from tests.lab.kept import Kept, LabFailed
 from tests.lab.openstack import conf
 from tests.lab.openstack.conf import Parameters
 
 _HERE = Path(__file__).parent
 _RUN = _HERE / "drivers" / "run.py"
 _PATIENCE_S = 240.0
-_RUN_S = 600.0
-_CLOSE_S = 60.0
-_POLL_S = 0.05
 _THREADS = 12
 KEYSTONE = "keystone"
 APIS: dict[str, tuple[str, int]] = {
@@ -45,129 +36,36 @@ _REPORTING = {
 }
 
 
-class LabFailed(RuntimeError):
-    """The lab's OpenStack did not do what it was told."""
-
-
 @dataclass(frozen=True)
 class _Service:
     name: str
     words: list[str]
 
 
-class Services:
+class Services(Kept):
     """The processes in ``parameters.state``, which is removed with them.
 
     ``prefix`` goes before the command line (``nsenter --net=...``); ``machines`` is the socket that
     drivers/burstd_virt.py speaks to.
     """
 
+    poll_s = 0.05
+
     def __init__(self, parameters: Parameters, prefix: Sequence[str] = (), machines: Path | None = None) -> None:
         self._parameters = parameters
-        self._prefix = tuple(prefix)
-        self._keeper: subprocess.Popen[str] | None = None
-        self._asking = threading.Lock()
         self._started: list[str] = []
-        self._lasting: list[str] = ["mariadb", "epmd", "rabbitmq"]
-        inherited = ("PATH", "LANG", "LC_ALL", "TMPDIR")
-        self._environment = {name: os.environ[name] for name in inherited if name in os.environ}
-        self._environment |= {
+        environment = {
             **conf.environment(parameters),
-            "HOME": str(parameters.state),
             "PYTHONPATH": str(_RUN.parent),
             "PYTHONWARNINGS": "ignore",
             **({"BURSTD_MACHINES": str(machines)} if machines else {}),
             "PATH": f"{parameters.venv}/bin:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
         }
+        super().__init__(parameters.state, prefix, environment, _PATIENCE_S)
 
     def program(self, name: str) -> str:
         """One of the services' virtual environment: ``openstack``, ``nova-manage``."""
         return f"{self._parameters.venv}/bin/{name}"
-
-    def open(self, *, keep: bool = False) -> None:
-        """Starts the keeper of processes, without any yet; with ``keep`` the state is not removed."""
-        folders = [] if keep else [str(self._parameters.state)]
-        words = [tool("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", sys.executable]
-        self._keeper = subprocess.Popen(
-            [*self._prefix, *words, "-I", str(_HERE / "keeper.py"), *folders],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            cwd=self._parameters.state,
-        )
-
-    def close(self) -> None:
-        """Ends all at once. May be repeated."""
-        if self._keeper is None:
-            return
-        keeper, self._keeper = self._keeper, None
-        assert keeper.stdin is not None
-        assert keeper.stdout is not None
-        with suppress(BrokenPipeError):
-            keeper.stdin.close()
-        try:
-            keeper.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            # unshare, which takes the PID namespace with it.
-            keeper.kill()
-            keeper.wait()
-        keeper.stdout.close()
-
-    def ask(self, do: str, **words: Any) -> Any:
-        """Of the keeper. Raises LabFailed."""
-        assert self._keeper is not None, "the control plane is not up"
-        assert self._keeper.stdin is not None
-        assert self._keeper.stdout is not None
-        with self._asking:
-            try:
-                self._keeper.stdin.write(json.dumps({"do": do, **words}) + "\n")
-                self._keeper.stdin.flush()
-                line = self._keeper.stdout.readline()
-            except BrokenPipeError:
-                line = ""
-        answer = json.loads(line) if line else {"error": "its process has ended"}
-        if "error" in answer:
-            raise LabFailed(f"the lab's OpenStack could not {do} {words.get('name', '')}: {answer['error']}")
-        return answer
-
-    def log(self, name: str) -> Path:
-        """What a process has said."""
-        return self._parameters.state / "log" / f"{name}.log"
-
-    def start(self, name: str, words: Sequence[str], more: Mapping[str, str] | None = None) -> None:
-        """Starts a process. Returns at once."""
-        environment = {**self._environment, **(more or {})}
-        self.ask("start", name=name, words=list(words), environment=environment, log=str(self.log(name)))
-
-    def run(self, name: str, words: Sequence[str]) -> None:
-        """Runs a process to its end. Raises LabFailed."""
-        self.start(name, words)
-        self.succeed(name)
-
-    def succeed(self, name: str) -> None:
-        """Waits for the end of a process. Raises LabFailed where it is no good one, or does not come."""
-        status = self.ask("wait", name=name, timeout_s=_RUN_S)["status"]
-        if status is None:
-            raise LabFailed(f"{name} has not ended within {_RUN_S:.0f} s: {self.said(name)}")
-        if status != 0:
-            raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
-
-    def said(self, name: str) -> str:
-        """The end of its log."""
-        file = self.log(name)
-        return file.read_text(encoding="utf-8", errors="replace")[-3000:] if file.exists() else "(nothing)"
-
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Returns when the condition holds. Raises LabFailed when a process ends before, or it takes too long."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
-            for name, status in self.ask("ended")["ended"].items():
-                if status or name in self._lasting:
-                    raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
-            if time.monotonic() > deadline:
-                raise LabFailed(f"not within {_PATIENCE_S:.0f} s: {what}; see the logs in {self.log('').parent}")
-            time.sleep(_POLL_S)
 
     def start_stores(self) -> None:
         """The database and the message broker."""
@@ -183,14 +81,12 @@ class Services:
         for service in self._services():
             if service.name in names or (not names and service.name not in self._started):
                 self._started.append(service.name)
-                self._lasting.append(service.name)
                 self.start(service.name, service.words)
 
     def end_services(self) -> None:
         """Those, and not the database and the broker."""
         for name in self._started:
-            self.ask("signal", name=name, signal="SIGKILL")
-            self.ask("wait", name=name, timeout_s=_CLOSE_S)
+            self.end(name)
 
     def wait_ready(self) -> None:
         """Returns when all APIs answer, and every other service has said so lately."""

@@ -25,9 +25,10 @@ from providers.sandbox.machine import default_cache, need_root, need_space, outp
 from providers.sandbox.network import Network
 from providers.sandbox.rootfs import locked
 from tests.lab.guard import Guard
+from tests.lab.kept import LabFailed
 from tests.lab.openstack import conf, seed
 from tests.lab.openstack.conf import Parameters
-from tests.lab.openstack.services import KEYSTONE, LabFailed, Services
+from tests.lab.openstack.services import KEYSTONE, Services
 from tests.node.conftest import on_network
 
 _HERE = Path(__file__).parent
@@ -166,7 +167,7 @@ def _fill(services: Services, parameters: Parameters) -> None:
             nova-manage {conf_file}/nova.conf cell_v2 create_cell --name cell1""",
     }
     for name, script in scripts.items():
-        services.start(f"{name}-schema", ["sh", "-exc", script])
+        services.start(f"{name}-schema", ["sh", "-exc", script], lasting=False)
     for name in scripts:
         services.succeed(f"{name}-schema")
     services.start_services([KEYSTONE])
@@ -185,7 +186,7 @@ def _fill(services: Services, parameters: Parameters) -> None:
     services.sql(f"update nova.services set updated_at = {long_ago}, last_seen_up = {long_ago}")  # noqa: S608
     services.sql(f"update cinder.services set updated_at = {long_ago}")  # noqa: S608
     services.sql(f"update glance.image_locations set value = replace(value, '{state}', '{_ANYWHERE}')")  # noqa: S608
-    services.ask("signal", name="mariadb", signal="SIGTERM")
+    services.signal("SIGTERM", "mariadb")
     services.succeed("mariadb")
     for file in state.glob("my.*"):
         os.unlink(file)  # noqa: PTH108
