@@ -29,6 +29,8 @@ class Right:
     group: str = ""
     needed: bool = True
     """Whether nothing can be launched, or surely ended, without it."""
+    spare: tuple[str, ...] = ()
+    """Verbs that a site may well keep to itself."""
     everywhere: bool = False
     """In all namespaces, or of things that are in none."""
 
@@ -40,9 +42,13 @@ RIGHTS = (
     Right(
         "persistentvolumeclaims", ("create", "delete", "get", "list", "patch"), "scratch is neither made nor cleared up"
     ),
-    Right("services", ("create", "delete", "get", "list"), "no notebook has an address, and none is cleared up"),
     Right(
-        "routes", ("create", "delete", "get", "list"), "no notebook has a web address, and none is cleared up", ROUTES
+        "services", ("create", "delete", "get", "list"), "no notebook gets an address, or it is not cleared up",
+        spare=("create",),
+    ),
+    Right(
+        "routes", ("create", "delete", "get", "list"), "no notebook gets a web address, or it is not cleared up",
+        ROUTES, spare=("create",),
     ),
     Right("routes/custom-host", ("create",), "hosts below route_domain cannot be chosen", ROUTES),
     Right("imagestreams", ("get",), "the newest image is not known", IMAGES),
@@ -114,7 +120,7 @@ def _missing(subject: str, right: Right, lacking: Sequence[str]) -> Finding:
     file = NODES if right.everywhere else ROLE
     of_group = f" of {right.group}" if right.group else ""
     return Finding(
-        subject, False if right.needed else None, text,
+        subject, False if right.needed and not set(lacking) <= set(right.spare) else None, text,
         f"give burstd's account the rule on {right.resource}{of_group} {where}as in {file}: oc apply -f {file}",
     )  # fmt: skip
 
