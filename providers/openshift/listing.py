@@ -10,16 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from burstd.model.errors import BadRequest, NotFound
 from burstd.model.instance import Instance
 from providers.openshift import marks, verdict
 from providers.openshift.cache import Cache, Pod, version
 from providers.openshift.calls import Calls
 from providers.openshift.settings import OpenShiftSettings
 from providers.openshift.watching import Watch
-
-_LOG_BYTES = 1 << 18
-_LOG_LINES = 2000
 
 
 class Listing:
@@ -78,19 +74,6 @@ class Listing:
     def doubt(self) -> None:
         """A launch had no answer: its pod may come to be until ``settle_s`` have passed."""
         self._doubt = self._clock() + self._settings.settle_s
-
-    def console(self, instance_id: str) -> str:
-        """The end of what its container said; empty: nothing yet."""
-        path = self._calls.place("pods", instance_id, "log")
-        query = {"tailLines": _LOG_LINES, "limitBytes": _LOG_BYTES}
-        try:
-            return self._calls.text(path, query, what=f"read the log of pod {instance_id}")
-        except BadRequest:
-            pod = self._calls.ask("GET", self._calls.place("pods", instance_id), what=f"look at pod {instance_id}")
-            if not marks.is_ours(pod, self._cluster):
-                raise NotFound(f"pod {instance_id} is not of cluster {self._cluster}") from None
-            # It waits for its node, its image or its volumes.
-            return ""
 
     def close(self) -> None:
         """Ends the watch."""

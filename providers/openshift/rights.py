@@ -38,7 +38,6 @@ class Right:
 RIGHTS = (
     Right("pods", ("create", "delete", "get", "list", "watch"), "no machine can be made, seen or ended"),
     Right("pods/exec", ("create", "get"), "no machine can be entered"),
-    Right("pods/log", ("get",), "what a machine said that does not come up is not known", needed=False),
     Right("pods/portforward", ("create", "get"), "no port of a machine can be reached"),
     Right(
         "persistentvolumeclaims", ("create", "delete", "get", "list", "patch"), "scratch is neither made nor cleared up"
