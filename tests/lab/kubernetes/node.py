@@ -173,6 +173,10 @@ class Node:
         """What ``containerd``, ``kubelet`` or ``device_plugin`` has said."""
         return self.box.run(["cat", f"/var/log/{name}.log"], check=False).stdout
 
+    def groups(self) -> list[Path]:
+        """Its control groups on this machine: none when it is down."""
+        return sorted(Path("/sys/fs/cgroup").glob(f"*/{self._group}"))
+
     def down(self) -> None:
         """Ends it as a power cut would, and removes all of it but its record in the cluster. May be repeated."""
         found = Box.load(self.lab.boxes_directory / self.name)

@@ -10,15 +10,19 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from burstd.model.instance import TAG_CLUSTER
+import httpx
+
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.model.offer import OfferRule, Pool
 from tests.lab.base_site import JOB_DIR, BaseSite
 from tests.lab.kept import LabFailed
+from tests.lab.kubernetes.api import shut
 from tests.lab.kubernetes.images import Image, Layer
 from tests.lab.kubernetes.node import REPOSITORY, Node, pod_layers
 from tests.lab.kubernetes.plane import KubernetesPlane
@@ -59,6 +63,8 @@ class OpenShiftSite(BaseSite):
         self.node: Node
         self.images: dict[str, Image] = {}
         """By tag."""
+        self._ever: list[dict[str, Any]] = []
+        self._streams: list[httpx.Response] = []
 
     def start_cloud(self, layers: Sequence[Path]) -> None:
         """Starts Kubernetes at the hub's address, one node, and what burstd is to find in its namespaces."""
@@ -76,6 +82,10 @@ class OpenShiftSite(BaseSite):
         self._namespace(STUDENTS, ("role.yaml",), annotations=uids)
         with self.plane.reach():
             self._claim()
+        watcher = threading.Thread(target=self._watch, name="pods", daemon=True)
+        watcher.start()
+        self._up.callback(watcher.join)
+        self._up.callback(lambda: [*map(shut, self._streams)])
 
     def stop_cloud(self) -> None:
         """Ends Kubernetes and its node."""
@@ -174,9 +184,20 @@ class OpenShiftSite(BaseSite):
         found: list[dict[str, Any]] = []
         with self.plane.reach():
             for name in (namespace,) if namespace else (BURST, STUDENTS):
-                query = {"labelSelector": f"{TAG_CLUSTER}=lab,burstd-claim"}
-                found += self.plane.api.get(f"/api/v1/namespaces/{name}/pods", **query)["items"]
+                found += self.plane.api.get(f"/api/v1/namespaces/{name}/pods", labelSelector=_OURS)["items"]
         return found
+
+    def _watch(self) -> None:
+        with self.plane.reach(), suppress(httpx.HTTPError):
+            for event in self.plane.api.events("/api/v1/pods", "0", self._streams.append, labelSelector=_OURS):
+                if event["type"] == "ADDED":
+                    self._ever.append(event["object"])
+
+    def ever(self, pool: str) -> list[dict[str, Any]]:
+        """All pods that were ever made for a pool, oldest first, as they were made."""
+        return [
+            one for one in [*self._ever] if json.loads(one["metadata"]["annotations"]["burstd/tags"])[TAG_POOL] == pool
+        ]
 
     def instances(self) -> list[str]:
         """Names of our cluster's pods."""
@@ -191,4 +212,5 @@ class OpenShiftSite(BaseSite):
         return done.stdout
 
 
+_OURS = f"{TAG_CLUSTER}=lab,{TAG_CLAIM}"
 _CREATED = "2026-01-01T00:00:00Z"

@@ -1,0 +1,288 @@
+"""From sbatch to a job in a pod and back to namespaces as they were: a real control plane, a kubelet with containerd.
+
+Each test has a pool of its own. Beside the site's pods the namespace holds a neighbour's, which nobody may touch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from burstd.model.offer import OfferRule, Pool
+from burstd.model.shape import Gres, Shape
+from tests.e2e.sites import COPY, QUICK, TELL, claims_of, events, queue, restarts, told
+from tests.lab import programs
+from tests.lab.boxes import ip
+from tests.lab.kubernetes import openshift
+from tests.lab.kubernetes.images import Layer
+from tests.lab.kubernetes.node import REPOSITORY
+from tests.lab.kubernetes.plane import OPENSHIFT
+from tests.lab.kubernetes.site import BURST, SLURM_UID, STAGE, STUDENTS, OpenShiftSite
+from tests.lab.remains import remains
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+PATIENCE_S = 90.0
+"""For anything: a whole cluster shares this machine."""
+POOLS = ("main", "lost", "evict", "roll", "restricted", "notebook")
+BROKEN = Layer("broken", files={"usr/sbin/slurmd": "#!/bin/sh\necho slurmd: this build is broken >&2\nexit 1\n"})
+KINDS = {
+    "pod": "/api/v1/namespaces/{}/pods",
+    "claim": "/api/v1/namespaces/{}/persistentvolumeclaims",
+    "service": "/api/v1/namespaces/{}/services",
+    "secret": "/api/v1/namespaces/{}/secrets",
+    "config map": "/api/v1/namespaces/{}/configmaps",
+    "route": "/apis/route.openshift.io/v1/namespaces/{}/routes",
+}
+"""Everything that burstd may make, or might."""
+PORT = 8888
+SERVER = f"cd /tmp; echo hello from a pod >hello.txt; exec python3 -m http.server {PORT}"
+FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode().strip())"
+Things = dict[tuple[str, str, str], Mapping[str, Any]]
+"""By kind, namespace and name, as the API has them."""
+
+
+def _pool(name: str) -> Pool:
+    gres = (Gres("gpu", "h100", 1),) if name == "main" else ()
+    provider = "restricted" if name == "restricted" else "openshift"
+    rule = OfferRule(provider, ("one" if gres else "two",))
+    return Pool(name, (f"{name}1", f"{name}2"), ("burst",), Shape(2, 1000, gres, frozenset({name})), (rule,))
+
+
+def things(site: OpenShiftSite, *kinds: str) -> Things:
+    """Everything in both namespaces, or all of these kinds."""
+    found: Things = {}
+    with site.plane.reach():
+        for kind in kinds or KINDS:
+            for namespace in (BURST, STUDENTS):
+                for one in site.plane.api.get(KINDS[kind].format(namespace))["items"]:
+                    found[kind, namespace, one["metadata"]["name"]] = one
+    return found
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[OpenShiftSite]:
+    up = OpenShiftSite(
+        pools=[*map(_pool, POOLS)], builds={"2": (), "broken": (BROKEN,)}, openshift={"grace_s": 25}, settings=QUICK
+    )
+    with up:
+        yield up
+    left = remains(up.cluster.lab.network.name, up.cluster.state) + remains(up.plane.state.name, up.plane.state)
+    assert not left, f"left behind: {left}"
+    assert not up.node.groups(), "control groups are left behind"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def theirs(site: OpenShiftSite) -> Things:
+    """What the namespaces hold before burstd does anything: another burstd's pod, and things with names like ours."""
+    somebodys(site, "lab2-main1-theirs", {"burstd-cluster": "lab2", "burstd-claim": "theirs"})
+    somebodys(site, "lab-main1-like", {"burstd-cluster": "lab"})
+    return things(site)
+
+
+def somebodys(site: OpenShiftSite, name: str, labels: Mapping[str, str]) -> None:
+    """A pod that runs, a claim and a service of that name, with these labels."""
+    about = {"name": name, "labels": dict(labels)}
+    little = {"cpu": "100m", "memory": "32Mi"}
+    container = {
+        "name": "main",
+        "image": f"{REPOSITORY}:1",
+        "command": ["sleep", "infinity"],
+        "resources": {"limits": little},
+    }
+    specs: dict[str, tuple[str, dict[str, Any]]] = {
+        "pod": ("Pod", {"containers": [container], "terminationGracePeriodSeconds": 0}),
+        "claim": (
+            "PersistentVolumeClaim",
+            {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}},
+                "storageClassName": "none",
+            },
+        ),
+        "service": ("Service", {"clusterIP": "None", "ports": [{"port": 80}]}),
+    }
+    with site.plane.reach():
+        for kind, (called, spec) in specs.items():
+            body = {"apiVersion": "v1", "kind": called, "metadata": about, "spec": spec}
+            site.plane.api.post(KINDS[kind].format(BURST), body)
+    site.wait(
+        lambda: things(site, "pod")["pod", BURST, name]["status"]["phase"] == "Running", PATIENCE_S, f"{name} runs"
+    )
+
+
+def submit(site: OpenShiftSite, name: str, script: str = "true") -> str:
+    return site.submit(f"-p burst -C {name} -c1 --mem=100 -t5", script)
+
+
+def running(site: OpenShiftSite, job: str) -> dict[str, Any]:
+    """Waits until the job runs; the claim under it."""
+    site.wait(lambda: site.job(job).get("JobState") == "RUNNING", PATIENCE_S, f"job {job} runs")
+    (slot,) = (nodes for number, _, nodes in queue(site) if number == job)
+    return next(claim for claim in reversed(claims_of(site, job)) if claim["slot"] == slot)
+
+
+def image_of(pod: Mapping[str, Any]) -> str:
+    (container,) = pod["spec"]["containers"]
+    return str(container["image"])
+
+
+def test_the_check_finds_nothing_wrong(site: OpenShiftSite) -> None:
+    for provider in ("openshift", "restricted"):
+        said = site.burstctl("provider", "check", provider).stdout
+        unclear = [line for line in said.splitlines() if line.startswith("?")]
+        assert unclear == [], said
+
+
+def test_from_sbatch_to_an_empty_namespace(site: OpenShiftSite, theirs: Things) -> None:
+    """Data in through a claim, a GPU whose device has an odd number, data home, and the pod is gone."""
+    site.cluster.sh("mkdir -p data; echo hello > data/a.txt", "ada")
+    job = site.submit_script(COPY, "-p burst -C main --gres=gpu:h100:1 -c1 --mem=100 -t5")
+    site.wait_job(job, timeout_s=PATIENCE_S)
+    (claim,) = claims_of(site, job)
+    (pod,) = site.ever("main")
+    assert claim["instance"] == pod["metadata"]["name"]
+    assert pod["metadata"]["labels"]["burstd-claim"] == claim["claim"]
+    assert image_of(pod) == site.images["1"].reference
+    assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"
+    site.wait(lambda: things(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of it is left")
+    assert things(site) == theirs
+
+
+def test_an_answer_that_is_lost_and_a_death_make_one_pod(site: OpenShiftSite) -> None:
+    """The API server has the whole call; what it answers comes to nobody, and whoever made the call is gone."""
+    head = f"{site.cluster.head.address}/32"
+    hub = site.cluster.lab.network.hub or ""
+    with site.plane.frozen(OPENSHIFT):
+        # What admits pods is asked for each, and its answer is waited for.
+        job = submit(site, "lost")
+        site.wait(lambda: _asked(site), PATIENCE_S, "the pod is asked for")
+        ip("-n", hub, "route", "add", "blackhole", head)
+    try:
+        site.wait(lambda: len(site.ever("lost")) == 1, PATIENCE_S, "it was made, and nobody heard of it")
+        site.kill_burstd("KILL")
+    finally:
+        ip("-n", hub, "route", "del", "blackhole", head)
+    site.start_burstd()
+    site.wait_job(job, timeout_s=PATIENCE_S)
+    (pod,) = site.ever("lost")
+    assert [claim["instance"] for claim in claims_of(site, job)] == [pod["metadata"]["name"]]
+
+
+def _asked(site: OpenShiftSite) -> bool:
+    """Whether the service that admits pods was sent something that it has not read. ss(8)"""
+    words = [
+        *site.cluster.lab.network.enter(),
+        "ss",
+        "-Htn",
+        "state",
+        "established",
+        "sport",
+        "=",
+        f":{openshift.PORT}",
+    ]
+    said = subprocess.run(
+        [*site.cluster.lab.network.enter(), *words], capture_output=True, text=True, check=True
+    ).stdout
+    return any(int(unread) for unread in re.findall(r"^(\d+)", said, re.MULTILINE))
+
+
+def test_a_job_outlives_the_eviction_of_its_pod(site: OpenShiftSite) -> None:
+    """As by ``kubectl drain``: the node says when it ends, and the job begins anew elsewhere."""
+    job = submit(site, "evict", '[ "${SLURM_RESTART_COUNT:-0}" -ge 1 ] || sleep 600')
+    claim = running(site, job)
+    pod = claim["instance"]
+    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod}}
+    with site.plane.reach():
+        site.plane.api.post(f"/api/v1/namespaces/{BURST}/pods/{pod}/eviction", eviction)
+    reason = f"sinfo -h -n {claim['slot']} -o %E"
+    site.wait(
+        lambda: site.cluster.sh(reason).startswith("burstd: interruption, ends "),
+        PATIENCE_S,
+        "the drain and its reason",
+    )
+    site.wait(lambda: restarts(site, [job])[job] == 1, PATIENCE_S, "the job requeued")
+    site.wait_job(job, timeout_s=PATIENCE_S)
+    last = claims_of(site, job)[-1]
+    assert last["instance"] != pod
+    (cut,) = (e for e in events(site, f"job:{job}") if e["new"] == "interrupted")
+    assert "interruption, ends" in cut["reason"]
+
+
+def test_a_new_image_is_rolled_out_and_a_broken_one_is_left(site: OpenShiftSite) -> None:
+    old, new, broken = (site.images[tag].reference for tag in ("1", "2", "broken"))
+    stays = submit(site, "roll", "sleep 600")
+    claim = running(site, stays)
+    site.publish("2")
+    job = submit(site, "roll --exclusive")
+    site.wait_job(job, timeout_s=PATIENCE_S)
+    assert [image_of(pod) for pod in site.ever("roll")] == [old, new]
+    assert site.job(stays)["JobState"] == "RUNNING", "nodes of the old image are left alone while they work"
+    site.publish("broken")
+    job = submit(site, "roll --exclusive")
+    site.wait_job(job, timeout_s=PATIENCE_S)
+    assert [image_of(pod) for pod in site.ever("roll")][2:] == [broken, new]
+    opened = [e for e in events(site, "breaker:openshift/image/") if broken.rpartition("@")[2] in e["subject"]]
+    assert opened, "it is left alone for a while"
+    site.cluster.sh(f"scancel {stays}")
+    site.wait(lambda: claim["instance"] not in site.instances(), PATIENCE_S, "the node of the old image ends")
+
+
+def test_a_pod_without_any_rights(site: OpenShiftSite) -> None:
+    """As an ordinary user, which OpenShift's own constraints choose: the namespace's first uid."""
+    job = submit(site, "restricted", TELL % "id -u")
+    site.wait_job(job, timeout_s=PATIENCE_S)
+    assert told(site, job) == [str(SLURM_UID)]
+    (pod,) = site.ever("restricted")
+    assert pod["metadata"]["namespace"] == STUDENTS
+    assert pod["metadata"]["annotations"]["openshift.io/scc"] == "restricted-v2"
+
+
+def test_a_notebook_by_port_forward_and_by_route(site: OpenShiftSite) -> None:
+    job = submit(site, "notebook", SERVER)
+    claim = running(site, job)
+    words = [f"{programs.PREFIX}/bin/burstctl", "port-forward", job, str(PORT), "--local", "0", "--json"]
+    forward = site.cluster.head.popen(words, user="ada", stdout=subprocess.PIPE)
+    assert forward.stdout is not None
+    with forward:
+        here = json.loads(forward.stdout.readline())
+        assert _fetch(site, f"http://{here['host']}:{here['port']}/hello.txt") == "hello from a pod"
+        site.burstctl("route", "open", job, str(PORT), user="ada")
+        (route,) = things(site, "route").values()
+        site.wait(lambda: len(_backends(site, route)) == 1, PATIENCE_S, "the route leads to the pod")
+        assert _fetch(site, f"http://{_backends(site, route)[0]}/hello.txt") == "hello from a pod"
+        assert route["spec"]["host"] in site.burstctl("route", "list", user="ada").stdout
+        site.cluster.sh(f"scancel {job}")
+        forward.wait(PATIENCE_S)
+    site.wait(lambda: not things(site, "route"), PATIENCE_S, "the route is closed")
+    site.wait(lambda: claim["instance"] not in site.instances(), PATIENCE_S, "the pod is gone")
+
+
+def _backends(site: OpenShiftSite, route: Mapping[str, Any]) -> list[str]:
+    """Where a router sends what comes for a route: the service's endpoints."""
+    name = route["spec"]["to"]["name"]
+    with site.plane.reach():
+        found = site.plane.api.find(f"/api/v1/namespaces/{BURST}/endpoints/{name}") or {}
+    return [
+        f"{one['ip']}:{port['port']}"
+        for subset in found.get("subsets") or ()
+        for one in subset.get("addresses") or ()
+        for port in subset["ports"]
+    ]
+
+
+def _fetch(site: OpenShiftSite, url: str) -> str:
+    """What the head gets."""
+    return site.cluster.head.run(["python3", "-c", FETCH, url], timeout=30).stdout.strip()
+
+
+def test_in_the_end_only_the_neighbours_things_are_left(site: OpenShiftSite, theirs: Things) -> None:
+    site.wait_empty(PATIENCE_S)
+    site.wait(lambda: things(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of ours is left")
+    assert things(site) == theirs
+    assert site.node.box.run(["find", f"/srv{STAGE}", "-type", "f"]).stdout == "", "no object is left in the claim"
