@@ -176,19 +176,9 @@ def test_an_answer_that_is_lost_and_a_death_make_one_pod(site: OpenShiftSite) ->
 
 def _asked(site: OpenShiftSite) -> bool:
     """Whether the service that admits pods was sent something that it has not read. ss(8)"""
-    words = [
-        *site.cluster.lab.network.enter(),
-        "ss",
-        "-Htn",
-        "state",
-        "established",
-        "sport",
-        "=",
-        f":{openshift.PORT}",
-    ]
-    said = subprocess.run(
-        [*site.cluster.lab.network.enter(), *words], capture_output=True, text=True, check=True
-    ).stdout
+    words = ["ss", "-Htn", "state", "established", "sport", "=", f":{openshift.PORT}"]
+    enter = site.cluster.lab.network.enter()
+    said = subprocess.run([*enter, *words], capture_output=True, text=True, check=True).stdout
     return any(int(unread) for unread in re.findall(r"^(\d+)", said, re.MULTILINE))
 
 

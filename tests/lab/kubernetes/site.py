@@ -195,9 +195,8 @@ class OpenShiftSite(BaseSite):
 
     def ever(self, pool: str) -> list[dict[str, Any]]:
         """All pods that were ever made for a pool, oldest first, as they were made."""
-        return [
-            one for one in [*self._ever] if json.loads(one["metadata"]["annotations"]["burstd/tags"])[TAG_POOL] == pool
-        ]
+        tags = [(json.loads(one["metadata"]["annotations"]["burstd/tags"]), one) for one in [*self._ever]]
+        return [one for words, one in tags if words["burstd-pool"] == pool]
 
     def instances(self) -> list[str]:
         """Names of our cluster's pods."""
