@@ -17,13 +17,16 @@ from typer.testing import CliRunner
 from burstd.cli.main import app
 from burstd.model.errors import AuthFailed
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.model.offer import OfferRule, Pool
 from burstd.model.provider import LaunchRequest, Provider, Routes
+from burstd.model.shape import Gres, Shape
 from burstd.settings import Plugins, load, resolve
 from providers.openshift.settings import Group, OpenShiftSettings, Scratch
-from tests.docs.blocks import shell_blocks
+from tests.docs.blocks import Block, shell_blocks
 from tests.lab.kubernetes.hollow import HollowNodes
 from tests.lab.kubernetes.plane import KubernetesPlane
-from tests.lab.programs import PROJECT
+from tests.lab.kubernetes.site import OpenShiftSite
+from tests.lab.programs import PREFIX, PROJECT
 
 DOCUMENT = PROJECT / "docs" / "providers" / "openshift.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
@@ -203,6 +206,7 @@ def test_the_document_from_its_first_command_to_its_last(reader: Reader) -> None
     assert "NVIDIA-H100-80GB-HBM3" in reader.types("5. Nodes, GPUs, prices")
     assert [finding for finding in reader.check()["findings"] if finding["ok"] is False] == []
     reader.types("Data")
+    reader.types("Restricted clusters")
 
     with closing(reader.provider()) as provider:
         _while_it_runs(reader, provider)
@@ -243,3 +247,33 @@ def _while_it_runs(reader: Reader, provider: Provider) -> None:
     until(lambda: not list(provider.instances()))
     provider.remove(list(provider.leftovers()))
     until(lambda: not provider.routes())
+
+
+POOLS = (
+    Pool("cpu", ("cpu1",), ("burst",), Shape(2, 1000, (), frozenset({"cloud"})), (OfferRule("openshift", ("two",)),)),
+    Pool(
+        "h100", ("h1001",), ("burst",), Shape(2, 1000, (Gres("gpu", "h100", 1),), frozenset({"cloud", "h100"})),
+        (OfferRule("openshift", ("one",)),),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.clouds
+@pytest.mark.boxes
+@pytest.mark.slurm
+def test_the_first_jobs_as_the_document_has_them() -> None:
+    blocks = [block for block in BLOCKS if block.section == "7. Look, start, run"]
+    assert [block.user for block in blocks] == ["root", "ada", "root"]
+    with OpenShiftSite(pools=POOLS) as site:
+
+        def types(block: Block) -> str:
+            # The site has started burstd in its own way.
+            text = block.text.replace("systemctl restart burstd", "")
+            words = f"set -eu; PATH={PREFIX}/bin:$PATH\n{text}"
+            return site.cluster.sh(words, block.user, timeout_s=240)
+
+        first, jobs, last = map(types, blocks)
+    assert "two" in first
+    assert jobs.count("JobState=COMPLETED") == 2
+    assert re.findall(r"NodeList=(\w+)", jobs) == ["cpu1", "h1001"]
+    assert "cpu1" in last
