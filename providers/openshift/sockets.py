@@ -19,12 +19,11 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import websocket
-
-from providers.openshift.access import Access
+if TYPE_CHECKING:
+    from providers.openshift.access import Access
 
 STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 """Channels of ``pods/exec``; STATUS is told once, as JSON of the kind Status, when the command has ended."""
@@ -39,6 +38,8 @@ _WANTS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 def connect(access: Access, path: str, timeout_s: float) -> Any:
     """An open websocket. Raises WebSocketBadStatusException with what the server said, and what sockets raise."""
+    import websocket  # noqa: PLC0415 - comes with the client, which a site without Kubernetes has not
+
     made: Any = websocket.WebSocket(sslopt=access.tls(), enable_multithread=False)
     options: dict[str, Any] = {}
     if proxy := access.proxy():
