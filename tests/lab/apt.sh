@@ -7,9 +7,12 @@ install_quietly() {
   shift
   command -v apt-get >/dev/null || die "these Debian packages are missing and there is no apt-get: $*"
   [ "$(id -u)" = 0 ] || die "these Debian packages are missing, install them as root: $*"
+  # One at a time: apt waits for no other's lists, and the file below is for all.
+  exec 8>"${log%/*}/apt.lock"
+  flock 8
   say "installing $*"
   policy=/usr/sbin/policy-rc.d
-  mark="# burstd: $0 was ended before it removed this file"
+  mark="# burstd: the setup.sh of its lab was ended before it removed this file"
   ours=
   if [ ! -e "$policy" ] || grep -qxF "$mark" "$policy"; then
     ours=$policy
@@ -23,8 +26,9 @@ install_quietly() {
     { tail -5 "$log" >&2; die "apt-get could not install $* (see $log)"; }
   rm -f "$ours"
   trap - EXIT HUP INT TERM
+  exec 8>&-
+  command -v systemctl >/dev/null || return 0
   for package in "$@"; do
-    unit=${package%-server}
-    if command -v systemctl >/dev/null; then systemctl disable --quiet "$unit" 2>/dev/null || true; fi
+    for unit in "$package" "${package%-server}"; do systemctl disable --quiet "$unit" 2>/dev/null || true; done
   done
 }

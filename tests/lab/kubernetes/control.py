@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ _ADMISSION = ("NodeRestriction", "ResourceQuota", "LimitRanger")
 
 @dataclass(frozen=True)
 class Control:
-    """What the processes of one control plane are told. ``host`` is the address that all of them listen at.
+    """What the processes of one control plane are told. ``host`` is the address that the API is at.
 
     ``flags`` are more words for a program, by its name.
     """
@@ -38,9 +39,14 @@ class Control:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     @property
+    def inner(self) -> str:
+        """The address of what only the control plane itself speaks to."""
+        return self.host if ipaddress.ip_address(self.host).is_loopback else "127.0.0.1"
+
+    @property
     def etcd(self) -> str:
         """Its URL."""
-        return f"http://{self.host}:{_ETCD}"
+        return f"http://{self.inner}:{_ETCD}"
 
     @property
     def server(self) -> str:
@@ -78,8 +84,8 @@ class Control:
             "clientConnection": {"kubeconfig": str(self.kubeconfig), "qps": 500, "burst": 1000},
             "leaderElection": {"leaderElect": False},
             "podMaxBackoffSeconds": 2,
-            "healthzBindAddress": f"{self.host}:{_HEALTH}",
-            "metricsBindAddress": f"{self.host}:{_HEALTH}",
+            "healthzBindAddress": f"{self.inner}:{_HEALTH}",
+            "metricsBindAddress": f"{self.inner}:{_HEALTH}",
         }
         self._private("scheduler.yaml", json.dumps(scheduler))
         return authority
@@ -108,7 +114,7 @@ class Control:
         return [program, *made, *self.flags.get(name, ())]
 
     def _etcd_words(self) -> list[str]:
-        peer = f"http://{self.host}:{_PEER}"
+        peer = f"http://{self.inner}:{_PEER}"
         return [
             f"--data-dir={self.state}/etcd", "--unsafe-no-fsync",
             f"--listen-client-urls={self.etcd}", f"--advertise-client-urls={self.etcd}",

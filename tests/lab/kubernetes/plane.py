@@ -269,7 +269,8 @@ class KubernetesPlane:
         self.namespace("default")
 
     def _start_openshift(self) -> None:
-        host, pair = self.control.host, self._authority.pair("openshift", hosts=(self.control.host,))
+        host = self.control.inner
+        pair = self._authority.pair("openshift", hosts=(host,))
         words = {
             "server": self.server, "ca": str(self.control.ca), "token": self.control.token, "host": host,
             "port": openshift.PORT, "cert": str(pair.cert), "key": str(pair.key),
