@@ -37,7 +37,11 @@ def images(settings: OpenShiftSettings, known: Images, words: Sequence[str]) -> 
             yield failed(subject, error, f"mend {key}")
             continue
         if versions == (word,):
-            text = "one digest" if "@" in word else "what its tag means when a pod starts: a node's first wins there"
+            text = (
+                "by its digest"
+                if "@" in word
+                else "each node keeps what it pulled first under a tag; a digest is always the same"
+            )
             yield Finding(subject, True, f"a reference; {text}")
         else:
             yield Finding(subject, True, f"{versions[0]}, and {len(versions) - 1} before it")

@@ -158,8 +158,8 @@ def test_pod_security_of_the_namespace(security: str, level: str, ok: bool) -> N
     ("image", "answers", "ok", "text"),
     [
         ("", {}, False, "neither the provider nor a pool names one"),
-        ("r/node@sha256:aa", {}, True, "a reference; one digest"),
-        ("r/node:1", {}, True, "a reference; what its tag means"),
+        ("r/node@sha256:aa", {}, True, "a reference; by its digest"),
+        ("r/node:1", {}, True, "a reference; each node keeps"),
         (
             "imagestream:node:latest",
             {f"{STREAMS}/node": stream("node", latest=["r@b", "r@a"])},
