@@ -1,4 +1,5 @@
-"""First process of a mover pod: it ends when nobody was there for long. Run as ``python3 -c TEXT SECONDS``.
+"""First process of a mover pod: it ends when nobody was there for long. Run as ``python3 -c TEXT SECONDS FIRST``,
+where it waits at least FIRST seconds for the first session.
 
 A session is any other process of the pod: burstd's program, or somebody who looks around. Standard library only.
 """
@@ -19,11 +20,11 @@ def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - it is said here
         sys.stderr.write("Python %d.%d is older than 3.11\n" % sys.version_info[:2])  # noqa: UP031 - for that Python
         return OLD_PYTHON
-    idle_s = float(sys.argv[1])
+    idle_s, first_s = float(sys.argv[1]), float(sys.argv[2])
     # The first process of a pod is deaf to signals that it does not ask for.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # noqa: ARG005 - a handler
     signal.signal(signal.SIGCHLD, lambda number, frame: None)  # noqa: ARG005 - a handler
-    until = time.monotonic() + idle_s
+    until = time.monotonic() + max(idle_s, first_s)
     while time.monotonic() < until:
         time.sleep(min(1.0, idle_s / 4))
         bury()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from burstd.data.wire import WireClient
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 _LAST_WORDS_S = 2.0
 _ENDS_S = 15.0
-"""A mover that ends has ended after so long."""
+"""A mover that ends has ended after so long, as a rule."""
 _START = """\
 import os, sys
 left, file = int(sys.argv[1]), os.memfd_create("burstd-serve", 0)
@@ -113,8 +112,13 @@ class PvcStager(ServedStager):
             self._tidying.start()
 
     def _tidy(self) -> None:
-        with suppress(StagerError, ProviderError):
-            self._mover.tidy()
+        try:
+            left = self._mover.tidy()
+        except StagerError:
+            left = True
+        # Somebody else may have a session there.
+        if left and not self._prepared and not self._closed.is_set():
+            self._tidy_later()
 
     def _api(self) -> Calls:
         from providers.openshift.calls import Calls  # noqa: PLC0415 - slow to import

@@ -32,6 +32,8 @@ CONTAINER = "mover"
 _CLUSTER, _STORE, _SPEC = "burstd-cluster", "burstd-store", "burstd/mover"
 _LOOK_S = (0.1, 1.0)
 """Seconds between looks at a pod that starts: the first, and at most."""
+_FIRST_S = 60
+"""Seconds for which a new mover waits for its first session at least."""
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"})
 Pod = Mapping[str, Any]
@@ -74,6 +76,7 @@ class Mover:
                     raise self._ended(state)
                 self._remove(found)
             elif found["metadata"].get("annotations", {}).get(_SPEC) != self._body["metadata"]["annotations"][_SPEC]:
+                self._check_claim()
                 self._remove(found)
             elif phase == "Running":
                 return
@@ -87,11 +90,15 @@ class Mover:
             wait = min(wait * 2, most)
         raise StoreBusy(f"{self.where}: the store was closed")
 
-    def tidy(self) -> None:
-        """Removes it where it has ended."""
+    def tidy(self) -> bool:
+        """Removes it where it has ended. Returns whether it is left."""
         found = self._look()
-        if found and self._is_ours(found) and (found.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-            self._remove(found)
+        if found is None or not self._is_ours(found):
+            return False
+        if (found.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            return True
+        self._remove(found)
+        return False
 
     def told(self, error: ProviderError) -> StagerError:
         """The same in a stager's words."""
@@ -244,7 +251,7 @@ def pod(name: str, cluster: str, store: str, at: PvcSettings) -> dict[str, Any]:
             {
                 "name": CONTAINER,
                 "image": at.image,
-                "command": [at.python, "-I", "-c", program, str(at.idle_s)],
+                "command": [at.python, "-I", "-c", program, str(at.idle_s), str(_FIRST_S)],
                 "resources": {"requests": room, "limits": room},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": capabilities},
                 "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -1,0 +1,93 @@
+"""The store of a claim keeps the stagers' contract on a real node, and its mover comes and goes as it should."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import staging.pvc
+from burstd.model.stager import Stager, StoreRefused
+from burstd.testing.stager_contract import LineContract, StagerContract, clear
+from burstd.testing.store_world import OURS
+from tests.contract.pvc_world import ClaimSite, PvcWorld, claim_site
+
+pytestmark = [pytest.mark.boxes, pytest.mark.clouds, pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root")]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[ClaimSite]:
+    with claim_site() as made:
+        yield made
+
+
+class TestPvc(StagerContract, LineContract):
+    @pytest.fixture
+    def world(self, site: ClaimSite, tmp_path: Path) -> Iterator[PvcWorld]:
+        with site.plane.reach():
+            yield PvcWorld(site, tmp_path)
+
+    def test_the_mover_has_the_namespaces_user_and_what_it_keeps_is_for_that_one_only(
+        self, site: ClaimSite, world: PvcWorld
+    ) -> None:
+        stager = world.stager(OURS)
+        stager.put("in/ab/x", b"x")
+        (mover,) = site.movers("claim")
+        user = mover["spec"]["containers"][0]["securityContext"]["runAsUser"]
+        assert user > 1000
+        about = (site.path / OURS / "in/ab/x").stat()
+        assert (about.st_uid, oct(about.st_mode)) == (user, "0o100600")
+        clear(stager)
+        stager.close()
+
+    def test_as_root_where_the_cluster_allows_it(self, site: ClaimSite, world: PvcWorld) -> None:
+        """With the constraints that come with burstd, in a folder of root's; without them the error names the file."""
+        asked = {"name": "as-root", "claim": "roots", "security": "root"}
+        refused = world.stager(OURS, **asked)
+        with pytest.raises(StoreRefused, match=r"config/openshift/scc\.yaml"):
+            refused.put("in/ab/x", b"x")
+        site.allow_root()
+        stager = world.stager(OURS, **asked)
+        site.plane.wait(lambda: _works(stager), "the constraints are in force")
+        stager.put("in/ab/x", b"x")
+        assert stager.get("in/ab/x") == b"x"
+        assert site.node.box.path(f"/srv/roots/{OURS}/in/ab/x").stat().st_uid == 0
+        clear(stager)
+        stager.close()
+
+    def test_it_ends_without_work_and_is_there_again_when_there_is_some(
+        self, site: ClaimSite, world: PvcWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that a dead burstd has left too: it costs nothing, and is replaced."""
+        monkeypatch.setattr(staging.pvc, "_ENDS_S", 0.5)
+        stager = world.stager(OURS, "idle", idle_s=1.0)
+        stager.put("in/ab/x", b"x")
+        (first,) = site.movers("idle")
+        site.plane.wait(lambda: not site.movers("idle"), "the mover is gone")
+        assert stager.get("in/ab/x") == b"x"
+        (second,) = site.movers("idle")
+        assert second["metadata"]["uid"] != first["metadata"]["uid"]
+        stager.close()
+        site.plane.wait(lambda: site.movers("idle")[0]["status"]["phase"] == "Succeeded", "the mover has ended")
+        again = world.stager(OURS, "idle", idle_s=1.0)
+        clear(again)
+        again.close()
+
+    def test_an_image_without_that_python(self, world: PvcWorld) -> None:
+        stager = world.stager(OURS, "snake", python="python9")
+        with pytest.raises(StoreRefused, match=r"has no python9: .* \(python\)"):
+            stager.put("in/ab/x", b"x")
+
+    def test_an_image_that_cannot_be_had(self, world: PvcWorld) -> None:
+        stager = world.stager(OURS, "none", image="registry.lab.test/hpc/none:1")
+        with pytest.raises(StoreRefused, match=r"the image registry\.lab\.test/hpc/none:1 of the mover pod cannot"):
+            stager.put("in/ab/x", b"x")
+
+
+def _works(stager: Stager) -> bool:
+    try:
+        return stager.free_bytes() is not None
+    except StoreRefused:
+        return False
