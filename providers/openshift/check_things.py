@@ -38,9 +38,7 @@ def images(settings: OpenShiftSettings, known: Images, words: Sequence[str]) -> 
             continue
         if versions == (word,):
             text = (
-                "by its digest"
-                if "@" in word
-                else "each node keeps what it pulled first under a tag; a digest is always the same"
+                "by its digest" if "@" in word else "each node keeps what it pulled first under a tag, unlike a digest"
             )
             yield Finding(subject, True, f"a reference; {text}")
         else:
