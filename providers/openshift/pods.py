@@ -39,7 +39,7 @@ Thing = dict[str, Any]
 
 
 def build(settings: OpenShiftSettings, request: LaunchRequest, image: str = "") -> Thing:
-    """The pod. ``image``: a reference; empty: the request's word is one. Raises BadRequest where no size is so named."""
+    """The pod. ``image``: a reference; empty: the request names it. Raises BadRequest where no size is so named."""
     zone, word = request.offer.zone, request.offer.instance_type
     group, size = settings.groups.get(zone), settings.size(zone, word)
     if group is None or size is None:
