@@ -37,9 +37,7 @@ def images(settings: OpenShiftSettings, known: Images, words: Sequence[str]) -> 
             yield failed(subject, error, f"mend {key}")
             continue
         if versions == (word,):
-            text = (
-                "by its digest" if "@" in word else "each node keeps what it pulled first under a tag, unlike a digest"
-            )
+            text = "by its digest" if "@" in word else "each node keeps what it pulled first under this tag"
             yield Finding(subject, True, f"a reference; {text}")
         else:
             yield Finding(subject, True, f"{versions[0]}, and {len(versions) - 1} before it")
