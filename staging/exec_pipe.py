@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
@@ -58,9 +58,7 @@ class ExecPipe:
     def complaint(self) -> str:
         """The last line of its standard error, else what Kubernetes says of its end, or how the connection ended."""
         lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        said = _object(self._status)
-        end = "" if said.get("status") == "Success" else str(said.get("message", ""))
-        return lines[-1].strip() if lines else end or self._broke
+        return lines[-1].strip() if lines else _verdict(self._status) or self._broke
 
     def _run(self, incoming: int, outgoing: int) -> None:
         with os.fdopen(outgoing, "wb", 0) as out:
@@ -105,9 +103,16 @@ class ExecPipe:
                 channels.close()
 
 
-def _object(text: bytes) -> Mapping[str, Any]:
+def _verdict(status: bytes) -> str:
+    """What a Status says that came when the command had ended; empty: nothing, or that all is well."""
     try:
-        said = json.loads(text)
+        said: Any = json.loads(status)
     except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
+        return ""
+    if not isinstance(said, dict) or said.get("status") == "Success":
+        return ""
+    for cause in (said.get("details") or {}).get("causes") or ():
+        if cause.get("reason") == "ExitCode":
+            killed = " (killed: has it memory enough?)" if cause.get("message") == "137" else ""
+            return f"the program in the pod ended with exit status {cause.get('message')}{killed}"
+    return str(said.get("message", ""))
