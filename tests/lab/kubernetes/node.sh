@@ -77,8 +77,6 @@ END
 cat >containerd.toml <<'END'
 version = 2
 root = "/run/node/containerd"
-[grpc]
-  address = "/run/node/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "localhost/pause:1"
   restrict_oom_score_adj = true
@@ -88,13 +86,13 @@ root = "/run/node/containerd"
 END
 setsid containerd --config containerd.toml >/var/log/containerd.log 2>&1 </dev/null &
 tries=0
-until ctr -a containerd.sock version >/dev/null 2>&1; do
+until ctr version >/dev/null 2>&1; do
   tries=$((tries + 1))
   [ "$tries" -lt 600 ] || { tail -3 /var/log/containerd.log >&2; exit 1; }
   sleep 0.05
 done
 
-ctr -a containerd.sock -n k8s.io images import images.tar >/dev/null
+ctr -n k8s.io images import images.tar >/dev/null
 # An image's layer with this file in it is unpacked already, in a folder of its name.
 for mark in containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/.burstd-layer-*; do
   mount --bind "/images/${mark##*/.burstd-layer-}" "${mark%/*}"
@@ -104,7 +102,7 @@ mkdir -p /var/lib/kubelet
 setsid /opt/kubernetes/kubelet --kubeconfig=/etc/kubernetes/kubeconfig --hostname-override="$name" \
   --node-ip="$address" --client-ca-file=/etc/kubernetes/ca.crt --tls-cert-file=/etc/kubernetes/kubelet.crt \
   --tls-private-key-file=/etc/kubernetes/kubelet.key --anonymous-auth=false --authorization-mode=AlwaysAllow \
-  --container-runtime=remote --container-runtime-endpoint=unix:///run/node/containerd.sock \
+  --container-runtime=remote --container-runtime-endpoint=unix:///run/containerd/containerd.sock \
   --root-dir=/var/lib/kubelet --cert-dir=/run/node/pki --volume-plugin-dir=/run/node/volume-plugins \
   --cgroup-driver=cgroupfs --cgroups-per-qos=false --enforce-node-allocatable= --fail-swap-on=false \
   --eviction-hard= --image-gc-high-threshold=100 --node-status-update-frequency=1s --kube-api-qps=100 \
