@@ -79,6 +79,7 @@ class ScriptedCalls(Calls):
         self.watched: queue.Queue[Query] = queue.Queue()
         self.during: Callable[[], None] = lambda: None
         """Called while a list is under way."""
+        self._over = False
         self._streams: queue.Queue[ScriptedStream | ProviderError] = queue.Queue()
 
     def says(self, *pods: Thing, at: int) -> None:
@@ -95,6 +96,8 @@ class ScriptedCalls(Calls):
     def watch(self, path: str, query: Query, *, what: str, quiet_s: float) -> Any:  # noqa: ARG002
         self.asked.append(f"WATCH {path} {query['labelSelector']}")
         self.watched.put(query)
+        if self._over:
+            raise CloudUnavailable("the test is over")
         try:
             got = self._streams.get(timeout=PATIENCE_S)
         except queue.Empty:
@@ -120,5 +123,5 @@ class ScriptedCalls(Calls):
 
     def let_go(self) -> None:
         """Whatever waits for a stream gets none."""
-        for _ in range(4):
-            self._streams.put(CloudUnavailable("the test is over"))
+        self._over = True
+        self._streams.put(CloudUnavailable("the test is over"))
