@@ -119,10 +119,6 @@ class Calls:
             raise kind(f"cannot {what}: the answer is no JSON: is there a proxy in between?")
         return said
 
-    def text(self, path: str, query: Query | None = None, *, what: str) -> str:
-        """One GET of something that is no JSON (a log)."""
-        return self._text("GET", path, None, query, what, changes=False, content_type=_JSON)
-
     def listed(self, path: str, query: Query | None = None, *, what: str) -> tuple[list[Thing], str]:
         """All things of a list as they were at one moment, and its resourceVersion, to watch from.
 
@@ -154,11 +150,13 @@ class Calls:
             raise of_answer(got, what, changes=False)
         return Stream(got, what)
 
-    def exec_socket(self, pod: str, argv: Sequence[str], *, tty: bool = False, container: str = "") -> Channels:
-        """Runs a command in a pod: channels STDIN, STDOUT, STDERR, STATUS of sockets.py. Standard input has no end."""
+    def exec_socket(self, pod: str, argv: Sequence[str], *, container: str = "") -> Channels:
+        """Runs a command in a pod: channels STDIN, STDOUT, STDERR, STATUS of sockets.py. Standard input has no end.
+
+        ``container``: needed where a pod has several, such as those that a service mesh adds.
+        """
         query = [("command", word) for word in argv]
-        query += [("stdin", "true"), ("stdout", "true"), ("stderr", "false" if tty else "true")]
-        query += [("tty", "true")] if tty else []
+        query += [("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
         query += [("container", container)] if container else []
         return self._channels(self.place("pods", pod, "exec"), query, f"run a command in pod {pod}")
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self
 from burstd.model.errors import ProviderError
 from burstd.model.shell import LINE_BYTES, OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening, Result
 from providers.openshift.calls import Calls
+from providers.openshift.pods import CONTAINER
 from providers.openshift.sockets import STATUS, STDERR, STDIN, STDOUT
 
 _LISTEN_S = 0.5
@@ -103,7 +104,7 @@ class PodShell:
 
     def _exec(self, argv: Sequence[str], name: str) -> _Socket:
         try:
-            socket = self._calls.exec_socket(self._pod, argv)
+            socket = self._calls.exec_socket(self._pod, argv, container=CONTAINER)
         except (ProviderError, OSError) as error:
             raise ConnectionLost(f"{name} could not be started in pod {self._pod}: {error}") from None
         self._open.add(socket)
