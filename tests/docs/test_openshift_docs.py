@@ -23,6 +23,7 @@ from burstd.settings import Plugins, load, resolve
 from providers.openshift.settings import Group, OpenShiftSettings, Scratch
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab.kubernetes.hollow import HollowNodes
+from tests.lab.kubernetes.images import Layer
 from tests.lab.kubernetes.plane import KubernetesPlane
 from tests.lab.kubernetes.site import OpenShiftSite
 from tests.lab.programs import PREFIX, PROJECT
@@ -251,22 +252,59 @@ POOLS = (
 )  # fmt: skip
 
 
+JUPYTER = """#!/usr/bin/python3
+import http.server, sys
+words = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
+http.server.test(http.server.SimpleHTTPRequestHandler, bind=words["--ip"], port=int(words["--port"]))
+"""
+"""Listens as the real one does."""
+
+
 @pytest.mark.clouds
 @pytest.mark.boxes
 @pytest.mark.slurm
-def test_the_first_jobs_as_the_document_has_them() -> None:
-    blocks = [block for block in BLOCKS if block.section == "7. Look, start, run"]
-    assert [block.user for block in blocks] == ["root", "ada", "root"]
-    with OpenShiftSite(pools=POOLS) as site:
+def test_the_first_jobs_and_a_notebook_as_the_document_has_them() -> None:
+    stand_in = Layer("jupyter", files={"usr/local/bin/jupyter": JUPYTER})
+    with OpenShiftSite(pools=POOLS, builds={"1": (stand_in,)}) as site:
+        first, jobs, last = (_types(site, block) for block in _section("7. Look, start, run", "root", "ada", "root"))
+        assert "two" in first
+        assert jobs.count("JobState=COMPLETED") == 2
+        assert re.findall(r"NodeList=(\w+)", jobs) == ["cpu1", "h1001"]
+        assert "cpu1" in last
+        _notebook(site)
 
-        def types(block: Block) -> str:
-            # The site has started burstd in its own way.
-            text = block.text.replace("systemctl restart burstd", "")
-            words = f"set -eu; PATH={PREFIX}/bin:$PATH\n{text}"
-            return site.cluster.sh(words, block.user, timeout_s=240)
 
-        first, jobs, last = map(types, blocks)
-    assert "two" in first
-    assert jobs.count("JobState=COMPLETED") == 2
-    assert re.findall(r"NodeList=(\w+)", jobs) == ["cpu1", "h1001"]
-    assert "cpu1" in last
+def _section(name: str, *users: str) -> list[Block]:
+    """Its blocks, which these users type."""
+    blocks = [block for block in BLOCKS if block.section == name]
+    assert [block.user for block in blocks] == list(users)
+    return blocks
+
+
+def _words(block: Block, job: str = "4711") -> str:
+    # The site has started burstd in its own way, and the head is where this runs.
+    text = block.text.replace("systemctl restart burstd", "").replace("4711", job)
+    return f"set -eu; PATH={PREFIX}/bin:$PATH\n{re.sub(r'ssh -L [^ ]+ head ', 'exec ', text)}"
+
+
+def _types(site: OpenShiftSite, block: Block, job: str = "4711") -> str:
+    return site.cluster.sh(_words(block, job), block.user, timeout_s=240)
+
+
+def _notebook(site: OpenShiftSite) -> None:
+    begin, forward, route = _section("8. A notebook", "ada", "ada", "ada")
+    job = _types(site, begin).split()[-1]
+    site.wait(lambda: site.ask("job", "list")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
+    words = ["bash", "-c", _words(forward, job)]
+    with site.cluster.head.popen(words, user="ada", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as carries:
+        assert carries.stdout is not None
+        assert b"127.0.0.1:8888 is port 8888 of " in carries.stdout.readline()
+        page = ["python3", "-c", "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8888').status)"]
+        site.wait(lambda: site.cluster.head.run(page, check=False).stdout == "200\n", 20, "the notebook answers")
+        said = _types(site, route, job)
+        assert said.count(f"https://job{job}-8888-") == 3
+        assert site.burstctl("route", "list").stdout == "No route is open.\n"
+        site.cluster.sh("scancel -u ada")
+        assert carries.wait(60) == 1
+        assert carries.stderr is not None
+        assert carries.stderr.read().decode().endswith(f"Job {job} does not run any more.\n")
