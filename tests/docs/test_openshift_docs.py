@@ -70,6 +70,8 @@ def test_the_defaults_are_as_described() -> None:
         name: fields[name].default for name in said
     }
     assert len(said) > 15
+    path, size = re.findall(r"^\| `scratch\.(?:path|size)` \| `\"(.*?)\"`", TEXT, re.MULTILINE)
+    assert Scratch(path=path, size=size) == Scratch()
 
 
 @pytest.mark.parametrize("more", ["", DATA, SHARED], ids=["alone", "data", "shared"])
