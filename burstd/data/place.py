@@ -1,6 +1,6 @@
 """A job's input on a node: fetched into the cache, given to the job as links or copies, and put away afterwards."""
 
-# ruff: noqa: PTH100, PTH102, PTH108, PTH116, PTH119, PTH120, PTH123
+# ruff: noqa: PTH100, PTH101, PTH102, PTH108, PTH116, PTH119, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ class JobFolder:
             raise AgentFault("agent", f"{self.path} is the folder of job {known['job']} of uid {known['uid']}")
         with suppress(FileExistsError):
             os.mkdir(self.path, 0o700)
+            # Volumes of pods hand their group on to all below; what a job makes is not to come home so.
+            os.chmod(self.path, 0o700)
             give(self.path, uid, gid)
         about = os.lstat(self.path)
         if not stat.S_ISDIR(about.st_mode):

@@ -19,6 +19,8 @@ from providers.openshift.settings import Group, OpenShiftSettings, Size
 CONTAINER = "node"
 ROOM = "/burstd"
 """Where a pod finds the scripts, and the Secret with the cluster's key."""
+_AGENT = "/var/lib/burst"
+"""Where burstd puts its staging agent (burstd.node.agent); an ordinary user can make no folder there."""
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 """Of root's powers those that are needed, tried one by one with Slurm 22.05, 24.11 and 26.05.
 
@@ -130,6 +132,7 @@ def _environment(settings: OpenShiftSettings, size: Size) -> dict[str, str]:
         "BURSTD_MEMORY_MIB": str(size.memory),
         "BURSTD_GPUS": str(size.gpus),
         "BURSTD_GRACE_S": str(settings.grace_s),
+        "BURSTD_SCRATCH": settings.scratch.path,
         # Kubernetes would fill in variables.
         "BURSTD_SLURM_CONF": "\n".join(settings.slurm_conf).replace("$(", "$$("),
     }
@@ -175,6 +178,7 @@ def _volumes(settings: OpenShiftSettings, name: str) -> list[Thing]:
         {"name": "run", "emptyDir": {"medium": "Memory"}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{settings.shm}Mi"}},
         {"name": "scratch", **own},
+        *([{"name": "agent", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}] if _has_agent(settings) else ()),
         *(
             {"name": f"claim-{index}", "persistentVolumeClaim": {"claimName": claim}}
             for index, claim in enumerate(_claims(settings))
@@ -204,12 +208,19 @@ def _mounts(settings: OpenShiftSettings) -> list[Thing]:
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - of the pod
         {"name": "scratch", "mountPath": settings.scratch.path},
     ]
+    if _has_agent(settings):
+        mounts.append({"name": "agent", "mountPath": _AGENT})
     for mount in settings.mounts:
         said: Thing = {"name": f"claim-{claims.index(mount.claim)}", "mountPath": mount.path}
         said |= {"readOnly": True} if mount.read_only else {}
         said |= {"subPath": mount.sub_path} if mount.sub_path else {}
         mounts.append(said)
     return mounts
+
+
+def _has_agent(settings: OpenShiftSettings) -> bool:
+    """Whether its folder needs a volume of its own."""
+    return settings.security == "restricted" and settings.scratch.path != _AGENT
 
 
 def _claims(settings: OpenShiftSettings) -> list[str]:

@@ -96,7 +96,8 @@ class Group(_Part):
 class Scratch(_Part):
     """The disk of each machine's own. It goes with the machine."""
 
-    path: PodPath = "/var/lib/burst"
+    path: PodPath = "/var/spool/burst"
+    """That of burstd's ``staging.job_dir``: jobs' data is there."""
     size: MiB = 20 * 1024
     """MiB."""
     storage_class: str | None = None

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 import staging.pvc
+from burstd.data.hands import open_hand
+from burstd.data.index import Index
+from burstd.data.sender import Owner, Sender
 from burstd.model.stager import Stager, StoreRefused
 from burstd.testing.stager_contract import LineContract, StagerContract, clear
 from burstd.testing.store_world import OURS
+from tests.contract.burst_pod import PodAgent, burst_pod
 from tests.contract.pvc_world import ClaimSite, PvcWorld, claim_site
+from tests.data.ground import USER, ground, own
 
 pytestmark = [pytest.mark.boxes, pytest.mark.clouds, pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root")]
 
@@ -91,3 +96,41 @@ def _works(stager: Stager) -> bool:
         return stager.free_bytes() is not None
     except StoreRefused:
         return False
+
+
+@pytest.mark.parametrize("security", ["restricted", "root"])
+def test_a_burst_pod_takes_its_input_from_the_claim_and_leaves_its_output_there(
+    security: str, site: ClaimSite, tmp_path: Path
+) -> None:
+    """The pod that the provider makes, entered by its shell; burstd's agent there; all with the rights of its Role."""
+    with site.plane.reach(), ground() as home:
+        if security == "root":
+            site.allow_root()
+        world = PvcWorld(site, tmp_path)
+        stager = world.stager(OURS, f"for-{security}", security=security, claim=f"for-{security}")
+        with burst_pod(site, security) as (shell, owner):
+            (home / "words").write_bytes(b"one two\n" * 1000)
+            (home / "words").chmod(0o640)
+            own(home)
+            sender = Sender(Index(None), stager)
+            with open_hand(USER, USER) as hand:
+                tree = sender.send(hand, str(home), owner=Owner(USER))
+            agent = PodAgent(shell, stager)
+            row = {"name": "data", "access": "read_only", "single": False, "prefix": tree.prefix, "size": tree.size}
+            manifest = [[piece.key, piece.offset, piece.length] for piece in tree.manifest]
+            agent.ask("place", trees=[{**row, "digest": tree.digest, "manifest": manifest}])
+            folder = f"{agent.folder}/7"
+            said = shell.run(["stat", "-L", "-c", "%u %a", f"{folder}/in/data/words", f"{folder}/out"]).out
+            assert [line.split() for line in said.splitlines()] == [[owner, "440"], [owner, "700"]]
+
+            copy = f"cp {folder}/in/data/words {folder}/out/copy; chmod 600 {folder}/out/copy"
+            become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+            assert shell.run([*(become if security == "root" else ()), "sh", "-c", copy]).rc == 0
+            (out,) = agent.ask("collect", patterns=["."], files=[])["trees"]
+            assert (out["entries"], out["size"]) == (2, 8000)
+            keys = [o.key for o in stager.objects("out/7/n1/")]
+            assert any(stager.get(key) == b"one two\n" * 1000 for key in keys)
+            agent.ask("clear")
+            assert shell.run(["ls", folder]).rc != 0
+        clear(stager)
+        stager.close()

@@ -63,7 +63,8 @@ slurmd_lives() {
     read -r pid 2>/dev/null <"$room/slurmd.pid" && [ -d "/proc/$pid" ]
 }
 
-[ "$me" -ne 0 ] || chmod 0755 /run
+# Volumes are everybody's at first; in root's folders no user may put anything in the way.
+[ "$me" -ne 0 ] || chmod 0755 /run "$BURSTD_SCRATCH"
 mkdir -p -m 0755 "$room"
 ended=
 trap 'ended=1' TERM INT

@@ -207,7 +207,12 @@ class KubernetesPlane:
         with self.reach():
             if self.api.find(f"/api/v1/namespaces/{name}") is None:
                 made = _named("v1", "Namespace", name)
-                self.api.post("/api/v1/namespaces", {**made, "metadata": {**made["metadata"], **metadata}})
+                try:
+                    self.api.post("/api/v1/namespaces", {**made, "metadata": {**made["metadata"], **metadata}})
+                except Refused as refused:
+                    # Its own ones the API server makes too.
+                    if refused.status != 409:
+                        raise
             account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
             self.wait(lambda: self.api.find(account) is not None, f"the account 'default' of {name}")
         return name
