@@ -220,7 +220,8 @@ def _mounts(settings: OpenShiftSettings) -> list[Thing]:
 
 def _has_agent(settings: OpenShiftSettings) -> bool:
     """Whether its folder needs a volume of its own."""
-    return settings.security == "restricted" and settings.scratch.path != _AGENT
+    taken = {settings.scratch.path, *(mount.path for mount in settings.mounts)}
+    return settings.security == "restricted" and _AGENT not in taken
 
 
 def _claims(settings: OpenShiftSettings) -> list[str]:

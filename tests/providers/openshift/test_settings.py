@@ -36,7 +36,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("name", {"groups": {"not a label": groups()["g"]}}, "pattern"),
     ("namespace", {"namespace": "Not.One"}, "pattern"),
     ("path", {"scratch": {"path": "burst"}}, "absolute path"),
-    ("one-path", {"mounts": [{"claim": "a", "path": "/var/lib/burst"}]}, "one volume only"),
+    ("one-path", {"mounts": [{"claim": "a", "path": "/var/spool/burst"}]}, "one volume only"),
     ("run-as", {"run_as": 1000}, "restricted"),
     ("networks", {"network": "fast", "host_network": True}, "either"),
     ("own-label", {"labels": {"burstd-claim": "x"}}, "burstd-claim"),
