@@ -27,12 +27,12 @@ _CLOSING_S = 5.0
 _COMPLAINT_BYTES = 1 << 16
 _DATA = 0
 """Channel of ``pods/portforward``."""
-# $1: length of standard input. The command follows.
-_RUN = 'n=$1; shift; if [ "$n" -eq 0 ]; then exec "$@" </dev/null; fi; head -c "$n" | "$@"'
+# All of standard input is read, whatever the command reads of it: some container runtimes never tell the end of a
+# command that left any. $1: length of standard input. The command follows.
+_RUN = """n=$1; shift; [ "$n" -gt 0 ] || exec "$@" </dev/null
+head -c "$n" | { "$@"; rc=$?; cat >/dev/null; exit "$rc"; }"""
 # $1: length of the script, which comes first; $2: length of its standard input. Arguments of the script follow.
-_SCRIPT = """t=$(head -c "$1"; echo .); n=$2; shift 2
-if [ "$n" -eq 0 ]; then exec sh -c "${t%.}" sh "$@" </dev/null; fi
-head -c "$n" | sh -c "${t%.}" sh "$@\""""
+_SCRIPT = 't=$(head -c "$1"; echo .); n=$2; shift 2; set -- "$n" sh -c "${t%.}" sh "$@"\n' + _RUN
 # Tells the sockets that listen (0A), as the kernel has them: address and port in hexadecimal digits.
 _LISTENERS = ("awk", '$4 == "0A" { print $2 }', "/proc/net/tcp", "/proc/net/tcp6")
 _LOOPBACK = ("00000000", "0100007F", "0" * 32, "0" * 24 + "01000000")
