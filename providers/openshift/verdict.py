@@ -27,6 +27,7 @@ _NO_SUCH_IMAGE = re.compile(
 )
 _BACK_OFF = re.compile(r"^Back-off pulling image")
 _NO_SUCH_PROGRAM = re.compile(r"executable file not found|no such file or directory", re.IGNORECASE)
+_NOT_ADMITTED = "The node had condition"
 _UNSTARTED = frozenset({"StartError", "ContainerCannotRun"})
 _NETWORKS = ("k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status")
 _CONFIRM_S = 60.0
@@ -155,8 +156,9 @@ def _ended(pod: Pod) -> Verdict:
     if over.get("reason") in _UNSTARTED:
         cause = "image" if _NO_SUCH_PROGRAM.search(str(over.get("message"))) else ""
         return Verdict(InstanceState.ERROR, f"its container cannot start: {words}", cause)
-    # Kubelets before 1.22 evict without a word on the container; most that are evicted have run.
-    unstarted = not over.get("startedAt") and (reason != "Evicted" or bool(_wait(pod)))
+    # Kubelets before 1.22 evict without a word on the container, and those that they do not admit too.
+    evicted = reason == "Evicted" and _NOT_ADMITTED not in str(said) and not _wait(pod)
+    unstarted = not over.get("startedAt") and not evicted
     if unstarted and status.get("phase") == "Failed":
         return Verdict(InstanceState.ERROR, f"its node did not take it: {words}", "capacity" if reason else "")
     code = over.get("exitCode")

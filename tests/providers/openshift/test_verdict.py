@@ -42,6 +42,8 @@ TABLE: list[tuple[str, Pod, float, S, str, str]] = [
     ("evicted", over("Failed", 137, "Error", reason="Evicted", message="low on memory"), 0, S.TERMINATED, "",
      "Evicted: low on memory"),
     ("evicted-old", pod(phase="Failed", reason="Evicted", message="disk"), 0, S.TERMINATED, "", "Evicted: disk"),
+    ("not-admitted", pod(phase="Failed", reason="Evicted", message="Pod The node had condition: [MemoryPressure]. "), 0,
+     S.ERROR, "capacity", "MemoryPressure"),
     ("memory", over("Failed", 137, "OOMKilled"), 0, S.TERMINATED, "", "exit code 137: OOMKilled"),
     ("ended", over("Succeeded", 0, "Completed"), 0, S.TERMINATED, "", "exit code 0"),
     ("ended-silently", pod(phase="Succeeded"), 0, S.TERMINATED, "", "it ended"),
