@@ -14,7 +14,7 @@ from burstd.model.errors import NotFound, ProviderError
 from burstd.model.stager import Reach, StagerError, StagerPlugin, StoreBusy, StoreRefused
 from staging.exec_pipe import ExecPipe
 from staging.names import cluster_part
-from staging.pvc_mover import Mover
+from staging.pvc_mover import FIRST_S, Mover
 from staging.pvc_settings import PvcSettings
 from staging.roots import Roots
 from staging.served import ServedStager, serve_program
@@ -63,6 +63,11 @@ class PvcStager(ServedStager):
         """There are no URLs."""
         raise StoreRefused(f"{self._where} is a folder: there is no URL to {method} {len(keys)} objects")
 
+    @property
+    def awake(self) -> bool:
+        """See OnDemand: whether there is a session."""
+        return any(not link.broken for link in self._links)
+
     def in_place(self, path: str) -> str | None:
         """See InPlace."""
         return self._roots.seen(path)
@@ -107,7 +112,7 @@ class PvcStager(ServedStager):
         with self._calls_lock:
             if self._tidying is not None:
                 self._tidying.cancel()
-            self._tidying = threading.Timer(self._settings.idle_s + _ENDS_S, self._tidy)
+            self._tidying = threading.Timer(min(self._settings.idle_s, FIRST_S) + _ENDS_S, self._tidy)
             self._tidying.daemon = True
             self._tidying.start()
 

@@ -32,8 +32,8 @@ CONTAINER = "mover"
 _CLUSTER, _STORE, _SPEC = "burstd-cluster", "burstd-store", "burstd/mover"
 _LOOK_S = (0.1, 1.0)
 """Seconds between looks at a pod that starts: the first, and at most."""
-_FIRST_S = 60
-"""Seconds for which a new mover waits for its first session at least."""
+FIRST_S = 60.0
+"""Seconds for which a new mover waits for its first session, and an old one for another, at most: sessions last."""
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"})
 Pod = Mapping[str, Any]
@@ -251,7 +251,7 @@ def pod(name: str, cluster: str, store: str, at: PvcSettings) -> dict[str, Any]:
             {
                 "name": CONTAINER,
                 "image": at.image,
-                "command": [at.python, "-I", "-c", program, str(at.idle_s), str(_FIRST_S)],
+                "command": [at.python, "-I", "-c", program, str(min(at.idle_s, FIRST_S)), str(FIRST_S)],
                 "resources": {"requests": room, "limits": room},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": capabilities},
                 "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -52,8 +52,9 @@ class PvcSettings(BaseModel):
     roots: Mapping[Absolute, Absolute] = Field(default_factory=dict)
     """Folders as job scripts name them, and as burst pods see them where ``mounts`` put claims that have data already:
     inputs from there are not sent at all, and the head need not see them."""
-    idle_s: Annotated[float, Field(ge=1)] = 600.0
-    """How long the mover pod stays without work."""
+    idle_s: Annotated[float, Field(ge=1)] = 300.0
+    """How long the mover pod stays without work, some seconds more or less. burstd looks through a store that is awake
+    every ten minutes: with more than that it never ends."""
     start_s: Annotated[float, Field(gt=0)] = 120.0
     """How long a call waits for the mover pod."""
     connections: Annotated[int, Field(ge=1, le=16)] = 3

@@ -150,6 +150,19 @@ class InPlace(Protocol):
         ...
 
 
+@runtime_checkable
+class OnDemand(Protocol):
+    """An optional ability: a store of which a part runs, and costs, only while somebody asks it something.
+
+    burstd then looks through it once a day, and every few minutes only while it is awake anyway.
+    """
+
+    @property
+    def awake(self) -> bool:
+        """Whether it runs now, as far as is known here; nobody is asked."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StagerPlugin:
     """What an entry point of the group ``burstd.stagers`` names: how to make a stager from its settings."""

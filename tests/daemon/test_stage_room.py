@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -17,11 +18,14 @@ from burstd.data.index import Index
 from burstd.model.command import Evict
 from burstd.model.data import Piece, Tree
 from burstd.model.snapshot import Unavailable
+from burstd.model.stager import StagerPlugin
 from burstd.node.agent import NodeAgent
 from burstd.settings import loads
 from burstd.settings.plugins import Plugins, resolve
 from burstd.slurm.commands import Commands
 from burstd.store import Store
+from staging.shared import SharedSettings
+from tests.data.memory import MemoryStager
 
 KEY = "ab" * 32
 TREE = Tree("in", KEY, (Piece(KEY, 0, 5),), 1, 5)
@@ -75,3 +79,58 @@ def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) ->
             wake.clear()
             workers.drain()
             room.step(unheard, ())
+
+
+class Sleeper(MemoryStager):
+    """A store that is woken by who asks it; counts how often it was looked through."""
+
+    awake = False
+    looked = 0
+
+    def free_bytes(self) -> int | None:
+        self.looked += 1
+        return None
+
+
+class Now:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+    wall = now
+
+
+def test_a_store_that_sleeps_is_looked_through_once_a_day(tmp_path: Path) -> None:
+    stager, clock, wake = Sleeper(), Now(), threading.Event()
+    settings = loads(
+        f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
+        f'[staging]\nstore = "near"\n[staging.stores.near]\n{DISK.format(folder=tmp_path)}'
+    )
+    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    chosen = replace(chosen, plugin=StagerPlugin("pod", SharedSettings, lambda *_: stager))
+    with ExitStack() as stack:
+        record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
+        workers = ThreadWorkers(wake.set, 4)
+        stack.callback(workers.close)
+        nobody = cast("Commands", None), cast("NodeAgent", None)
+        room = StageRoom(settings, chosen, Around(record, workers, clock, *nobody, dict, lambda: None), stack)
+
+        def looked(later_s: float, *, awake: bool = False) -> int:
+            clock.at += later_s
+            stager.awake = awake
+            room.step(Unavailable("not asked", 0.0), ())
+            while room._sweeping:
+                assert wake.wait(20)
+                wake.clear()
+                workers.drain()
+            return stager.looked
+
+        assert looked(0) == 1
+        assert looked(700) == 1
+        assert looked(700, awake=True) == 2
+        assert [looked(700) for _ in range(3)] == [2, 2, 2]
+        assert looked(86400) == 3

@@ -37,7 +37,7 @@ from burstd.model.command import CommandResult, DiscardOutput, Evict, RetryStage
 from burstd.model.data import OUTPUT_ON_NODES, DataView, Staging
 from burstd.model.offer import Pool
 from burstd.model.snapshot import SlurmView, Unavailable
-from burstd.model.stager import Stager, StagerError
+from burstd.model.stager import OnDemand, Stager, StagerError
 from burstd.model.storage_node import NodeWish, OnNode, StoreNode
 from burstd.node.agent import NodeAgent
 from burstd.settings import Settings
@@ -86,6 +86,7 @@ class StageRoom:
         self._kind = chosen.plugin.name
         stager: Stager = chosen.plugin.make(chosen.name, settings.cluster, chosen.settings)
         stack.callback(stager.close)
+        self._stager = stager
         self._index = Index(settings.daemon.state_dir / "stage-index.db")
         stack.callback(self._index.close)
         limits = Limits(site_bytes_s=staging.bandwidth, user_bytes_s=staging.user_bandwidth)
@@ -182,7 +183,10 @@ class StageRoom:
         due = self.desk.step(slurm, claims)
         now = self._around.clock.now()
         if now >= self._sweep_due and not self._sweeping:
-            self._begin_sweep()
+            if self._sleeps(now):
+                self._sweep_due = now + SWEEP_EVERY_S
+            else:
+                self._begin_sweep()
         if self._counts_are_old() and now >= self._count_due and not self._counting:
             self._count()
         self._kept = tuple(
@@ -215,6 +219,11 @@ class StageRoom:
         found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._error, self._index_error)) if e]
         held = [row for row in self.desk.rows() if row.error and row.resume]
         return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.error}" for row in held[:5]]
+
+    def _sleeps(self, now: float) -> bool:
+        """Whether the store is not to be woken for a look."""
+        asleep = isinstance(self._stager, OnDemand) and not self._stager.awake
+        return asleep and not self._error and self._swept is not None and now - self._looked < DAY_S
 
     def _begin_sweep(self) -> None:
         live = self._around.store.stagings()
