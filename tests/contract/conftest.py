@@ -1,4 +1,4 @@
-"""One OpenStack for the files that try its provider: it takes long to start."""
+"""One control plane of each cloud for the files that try its provider: they take long to start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.kubernetes.world import Ground, OpenShiftWorld, ground
 from tests.lab.openstack.plane import ControlPlane
 from tests.lab.openstack.proxy import Proxy
 from tests.lab.openstack.world import Account, OpenStackWorld
@@ -23,5 +24,20 @@ def openstack_account() -> Iterator[Account]:
 def openstack_world(openstack_account: Account, tmp_path: Path) -> Iterator[OpenStackWorld]:
     """A project of it."""
     made = OpenStackWorld(openstack_account, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="package")
+def kubernetes_ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """A control plane of Kubernetes with hollow nodes, behind a proxy."""
+    with ground(tmp_path_factory.mktemp("kubernetes")) as made:
+        yield made
+
+
+@pytest.fixture
+def openshift_world(kubernetes_ground: Ground, tmp_path: Path) -> Iterator[OpenShiftWorld]:
+    """A namespace of it."""
+    made = OpenShiftWorld(kubernetes_ground, tmp_path)
     yield made
     made.close()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from burstd.model.errors import ProviderError
 from burstd.model.instance import Instance, InstanceState
 from burstd.model.provider import Provider
-from burstd.testing.cloud_world import CloudWorld, request, serve, verdict
+from burstd.testing.cloud_world import CloudWorld, launch, request, serve, verdict
 
 
 def shown(provider: Provider, instance: Instance) -> Instance | None:
@@ -20,6 +20,21 @@ def state(provider: Provider, instance: Instance) -> InstanceState | None:
     """Of one that may be gone."""
     found = shown(provider, instance)
     return None if found is None else found.state
+
+
+def running(world: CloudWorld, provider: Provider, *claims: str) -> list[Instance]:
+    """Machines of these claims, when all run."""
+    made = launch(world, provider, *claims)
+    world.until(lambda: {state(provider, one) for one in made} == {InstanceState.RUNNING})
+    return made
+
+
+def comes_to(world: CloudWorld, provider: Provider, instance: Instance, wanted: InstanceState) -> Instance:
+    """The instance when it is in that state."""
+    world.until(lambda: state(provider, instance) is wanted)
+    found = shown(provider, instance)
+    assert found is not None
+    return found
 
 
 def sweep(world: CloudWorld, provider: Provider) -> None:

@@ -167,7 +167,7 @@ class Proxy:
     ) -> None:
         self.namespace = namespace
         self.apis = dict(apis)
-        self.streams = streams
+        self.is_stream = streams
         self.tls = tls
         self._kind_of = kind_of
         self._lock = threading.Lock()
@@ -216,6 +216,12 @@ class Proxy:
         with self._lock:
             return [order.kind for order in self._orders]
 
+    def forget(self) -> list[str]:
+        """Takes back those orders; what ``outstanding`` was."""
+        with self._lock:
+            unmet, self._orders = [order.kind for order in self._orders], []
+        return unmet
+
     def act_on(self, asked: Asked) -> Act | None:
         """Counts it; what was ordered for it, if anything."""
         kind = self._kind_of(asked)
@@ -229,13 +235,20 @@ class Proxy:
                     return order.act
         return None
 
+    @property
+    def streams_open(self) -> int:
+        """Answers that have not ended."""
+        with self._lock:
+            return len(self._open)
+
     def cut_streams(self) -> int:
         """Breaks all answers that have not ended, in the middle; how many there were."""
         with self._lock:
             broken = len(self._open)
             for one in self._open:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    # TLS's own would have its reader take what is still under way for plain text.
+                    socket.socket.shutdown(one, socket.SHUT_RDWR)
         return broken
 
     @contextmanager
@@ -325,7 +338,7 @@ class _Handler(BaseHTTPRequestHandler):
             upstream = connection.sock
             response = connection.getresponse()
             heads = dict(response.getheaders())
-            if response.status != 200 or not proxy.streams(asked):
+            if response.status != 200 or not proxy.is_stream(asked):
                 return Answer(response.status, response.read(), heads)
             open_.enter_context(proxy.streaming(upstream))
             return Answer(response.status, headers=heads, stream=_pieces(response, open_.pop_all()))

@@ -106,4 +106,5 @@ class Api:
 def shut(stream: httpx.Response) -> None:
     """Ends a stream that another thread reads."""
     with suppress(OSError):
-        stream.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        # TLS's own would have the reader take what is still under way for plain text.
+        socket.socket.shutdown(stream.extensions["network_stream"].get_extra_info("socket"), socket.SHUT_RDWR)

@@ -1,0 +1,180 @@
+"""Two hundred pods at once, from the wish to the last of them gone: ``python -m tests.bench.bench_openshift`` (root).
+
+First the provider's calls one by one, then the real provider, observer, launcher, store and loop, against the lab's
+control plane: the real API server, scheduler, controllers and etcd, with hollow nodes that are in a process of their
+own and run nothing. Slurm and the insides of the pods are simulated in this process, and their processor time is left
+out. For each call or phase: API calls by method and kind, and processor seconds of burstd, of HTTP in it, and of the
+control plane with etcd.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from providers.openshift.provider import OpenShiftProvider
+
+from burstd.daemon import logs
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.model.provider import LaunchRequest
+from burstd.model.shape import Shape
+from providers.openshift.calls import Calls
+from providers.openshift.settings import OpenShiftSettings
+from tests.bench.burst import CLUSTER, Alone, Library, Whole
+from tests.lab.kubernetes.api import Api
+from tests.lab.kubernetes.hollow import HollowNodes
+from tests.lab.kubernetes.plane import KubernetesPlane
+from tests.lab.kubernetes.world import CPUS, KIND, role
+
+NODES, MEMORY_MIB, LIBRARY, CLOUD = 8, 3072, "http", "plane"
+_PATIENCE_S = 300.0
+
+
+class PlaneSide:
+    """A control plane, as one provider uses it."""
+
+    def __init__(self, plane: KubernetesPlane, calls: Calls) -> None:
+        self._plane = plane
+        self._calls = calls
+
+    def cpu_s(self) -> float:
+        """Of all its processes; the hollow nodes are none of them."""
+        return self._plane.cpu_s()
+
+    def calls(self) -> Counter[str]:
+        """The provider's own count of what it sends."""
+        return Counter(self._calls.made)
+
+
+@contextmanager
+def http_counted(library: Library) -> Iterator[None]:
+    """What is used to send requests and to receive the heads of answers."""
+    real = urllib3.PoolManager.request
+
+    def counted(*words: Any, **more: Any) -> Any:
+        with library.counted():
+            return real(*words, **more)
+
+    urllib3.PoolManager.request = counted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        urllib3.PoolManager.request = real  # type: ignore[method-assign]
+
+
+@contextmanager
+def hollow_nodes(plane: KubernetesPlane) -> Iterator[None]:
+    """In a process of their own, which ends with this one."""
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=_nodes, args=(plane, ours, theirs))
+    process.start()
+    theirs.close()
+    try:
+        ours.recv()
+        yield
+    finally:
+        ours.close()
+        process.join()
+
+
+def _nodes(plane: KubernetesPlane, ours: Connection, theirs: Connection) -> None:
+    ours.close()
+    # Connections are not shared between processes.
+    plane.api = Api(plane.server, plane.control.ca, plane.control.token)
+    with HollowNodes(plane) as nodes:
+        for number in range(NODES):
+            nodes.add(f"node{number}", cpus=64, memory_gib=256, labels={KIND: "cpu"})
+        theirs.send("ready")
+        theirs.poll(None)
+
+
+def provider_for(plane: KubernetesPlane, namespace: str) -> tuple[OpenShiftProvider, Calls]:
+    """Of a site with this namespace, with the rights that the project asks for."""
+    kubeconfig = plane.user(namespace, role("role.yaml"), name="burstd")
+    plane.grant(namespace, "burstd", role("clusterrole-nodes.yaml"), everywhere=True)
+    words = {"kubeconfig": kubeconfig, "namespace": namespace, "image": "registry.lab/node:1", "groups": {"cpu": CPUS}}
+    settings = OpenShiftSettings.model_validate(words)
+    calls = Calls(settings)
+    return OpenShiftProvider("openshift", CLUSTER, settings, calls), calls
+
+
+def alone(plane: KubernetesPlane, machines: int) -> None:
+    """The provider's calls without a daemon."""
+    provider, calls = provider_for(plane, "alone")
+    library = Library()
+    row = Alone(PlaneSide(plane, calls), library, LIBRARY, CLOUD).row
+    with http_counted(library):
+        (offer,) = row("offers", provider.offers)
+        requests = [
+            LaunchRequest(
+                f"c{n:06}", f"bench-c{n}", offer, "", "#cloud-config\n",
+                {TAG_CLUSTER: CLUSTER, TAG_CLAIM: f"c{n:06}", "burstd-pool": "cpu"},
+            )
+            for n in range(machines)
+        ]  # fmt: skip
+        for size in sorted({1, machines}):
+            some = requests[:size]
+            results = [one.result for one in row(f"launch {size}", partial(provider.launch, some))]
+            made = [one for one in results if isinstance(one, Instance)]
+            if len(made) < size:
+                raise RuntimeError(f"not all were made: {next(one for one in results if one not in made)}")
+            row(f"list {size} until they run", partial(_until, provider, {InstanceState.RUNNING}))
+            row(f"list {size} from the watch", lambda: list(provider.instances()))
+            row(f"leftovers of {size}", lambda: list(provider.leftovers()))
+            ids = [one.id for one in made]
+            row(f"terminate {size}", partial(provider.terminate, ids))
+            row(f"list {size} until they are gone", partial(_until, provider, set()))
+    provider.close()
+
+
+def _until(provider: OpenShiftProvider, states: set[InstanceState]) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while others := {one.state for one in provider.instances()} - states:
+        if InstanceState.ERROR in others or time.monotonic() > end:
+            raise RuntimeError(f"the pods never got there: {', '.join(sorted(others))}")
+        time.sleep(0.1)
+
+
+def whole(plane: KubernetesPlane, folder: Path, machines: int, quiet_s: float) -> None:
+    """The same with the daemon's loop."""
+    provider, calls = provider_for(plane, "whole")
+    bench = Whole(provider, PlaneSide(plane, calls), folder, machines, Shape(2, MEMORY_MIB, (), frozenset({"cloud"})))
+    try:
+        bench.run(quiet_s, LIBRARY, CLOUD)
+    finally:
+        bench.close()
+        provider.close()
+
+
+def main() -> None:
+    """Runs the tables."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_openshift", description=__doc__)
+    parser.add_argument("--machines", type=int, default=200)
+    parser.add_argument("--quiet", type=float, default=60.0, help="seconds that the jobs run")
+    arguments = parser.parse_args()
+    logs.set_up("text", "error")
+    gc.freeze()  # as the daemon does
+    with ExitStack() as up:
+        plane = up.enter_context(KubernetesPlane())
+        up.enter_context(hollow_nodes(plane))
+        folder = Path(up.enter_context(tempfile.TemporaryDirectory(prefix="burstd-bench-")))
+        alone(plane, arguments.machines)
+        sys.stdout.write("\n")
+        whole(plane, folder, arguments.machines, arguments.quiet)
+
+
+if __name__ == "__main__":
+    main()
