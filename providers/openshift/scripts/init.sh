@@ -78,8 +78,8 @@ say "ready as $(id -un 2>/dev/null || echo "uid $me")"
 shown=
 absent=0
 while [ "$absent" -lt 30 ]; do
-    # prestop.sh says whether there may be something left to bring home; then the kubelet ends the wait.
-    if [ -n "$ended" ] && ! { [ -e "$room/stay" ] && slurmd_lives; }; then
+    # prestop.sh says whether there may be something left to bring home; the kubelet ends the wait at the latest.
+    if [ -n "$ended" ] && { [ ! -e "$room/stay" ] || ! slurmd_lives || switched_off; }; then
         break
     fi
     if [ -z "$shown" ] && [ -s "$room/log" ]; then

@@ -6,11 +6,16 @@
 # - `slurmd -G --conf-server` asks slurmctld for the configuration, leaves it beside SlurmdSpoolDir with a link to it at
 #   /run/slurm/conf, and registers nothing. With GPUs whose files are not there it waits 19 s before it gives up, having
 #   the configuration.
-# - slurmctld gives it to root and to SlurmUser only, and takes registrations from them only, whatever SlurmdUser is. A
-#   pod that does not run as root must run as SlurmUser's uid.
-# - SlurmdUser must be the one who runs slurmd, and have a name where slurm.conf is read; SlurmdSpoolDir must be his own.
 # - A slurmd with a file of its own goes on with it after `scontrol reconfigure`. slurmctld says in its log that the
 #   node's slurm.conf differs (DebugFlags=NO_CONF_HASH keeps it quiet).
+# And where the pod does not run as root:
+# - slurmctld gives the configuration to root and to SlurmUser only, and takes registrations from them only: the pod must
+#   run as SlurmUser's uid. Credentials of jobs are for SlurmdUser's, so that slurmctld's slurm.conf must name the same.
+# - SlurmdUser must be the one who runs slurmd, and have a name here; SlurmdSpoolDir must be his own, or not be there and
+#   its folder be writable.
+# - `srun` runs as the pod's user, whoever asks. A batch job of anybody else fails, as slurmstepd gives him its folder and
+#   script, which only root may (chown: Operation not permitted); with $keeper, a library whose chown does nothing, it
+#   runs as the pod's user, but cannot `srun` inside.
 set -eu
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -18,10 +23,16 @@ export LC_ALL PATH
 umask 022
 room=/run/burstd
 conf=$room/conf
+keeper=/usr/lib/burstd/keepowner.so
 name=$1
 shift
 fail() { echo "$*" >&2; exit 1; }
-why() { awk '/[Ff]atal|[Ee]rror|unrecogni[sz]ed|invalid/ { bad = bad $0 " " } { last = $0 } END { print substr(bad ? bad : last, 1, 300) }'; }
+# The lines of standard input that say what went wrong, on one line.
+why() {
+    awk '/[Ff]atal|[Ee]rror|unrecogni[sz]ed|invalid/ { bad = bad $0 " " }
+        { last = $0 }
+        END { print substr(bad ? bad : last, 1, 300) }'
+}
 [ ! -e "$room/environment" ] || . "$room/environment"
 mkdir -p "$room"
 lives() { read -r pid 2>/dev/null <"$room/slurmd.pid" && [ -d "/proc/$pid" ]; }
@@ -60,19 +71,14 @@ while [ "$left" -gt 0 ]; do
     esac
 done
 
-# Prints the folder of the configuration: of the Secret, of slurmctld, or of the image.
+# Prints the folder of the configuration: that of slurmctld, or the image's.
 source_of_conf() {
-    if [ -e /burstd/key/slurm.conf ]; then
-        echo /burstd/key
-        return
-    fi
     if [ -z "$server" ]; then
         dirname "${SLURM_CONF:-/etc/slurm/slurm.conf}"
         return
     fi
     rm -f /run/slurm/conf
-    # Below a file of its own, so that the one of the last start is not taken.
-    SLURM_CONF='' slurmd -N "$name" --conf-server "$server" -G </dev/null >"$room/fetch.log" 2>&1 &
+    slurmd -N "$name" --conf-server "$server" -G </dev/null >"$room/fetch.log" 2>&1 &
     fetching=$!
     tries=450
     until [ -e /run/slurm/conf/slurm.conf ]; do
@@ -83,19 +89,25 @@ source_of_conf() {
         fi
         sleep 0.1
     done
+    # The other files come in the same moment; it only goes on where it waits for GPUs.
+    tries=10
+    while kill -0 "$fetching" 2>/dev/null && [ "$tries" -gt 0 ]; do
+        tries=$((tries - 1))
+        sleep 0.1
+    done
     kill "$fetching" 2>/dev/null || true
     wait "$fetching" 2>/dev/null || true
     readlink -f /run/slurm/conf
 }
 
-# Prints the value of a key of the copied slurm.conf.
-value() { sed -n "s/^[[:space:]]*$1[[:space:]]*=[[:space:]]*\([^[:space:]#]*\).*/\1/Ip" "$conf.new/slurm.conf" | tail -n 1; }
+# Prints the value of key $2 in the slurm.conf of folder $1.
+value() { sed -n "s/^[[:space:]]*$2[[:space:]]*=[[:space:]]*\([^[:space:]#]*\).*/\1/Ip" "$1/slurm.conf" | tail -n 1; }
 
 # Prints the lines that are put into the place of the cluster's.
 lines() {
     printf '%s\n' "${BURSTD_SLURM_CONF:-}"
     # slurmd sees the host's CPUs and memory; those of the node's line in slurm.conf are right.
-    given=$(value SlurmdParameters)
+    given=$(value "$conf.new" SlurmdParameters)
     case $given in
     *config_overrides*) ;;
     *) echo "SlurmdParameters=${given:+$given,}config_overrides" ;;
@@ -149,9 +161,7 @@ folder=$(source_of_conf)
 [ -e "$folder/slurm.conf" ] || fail "there is no slurm.conf in $folder, and no slurmctld to ask was named"
 rm -rf "$conf.new"
 mkdir -p "$conf.new"
-for file in "$folder"/*; do
-    [ "${file##*/}" = munge.key ] || cp -RL "$file" "$conf.new/"
-done
+cp -RL "$folder"/. "$conf.new/"
 chmod -R u+w "$conf.new"
 lines >"$room/lines"
 replace "$conf.new/slurm.conf" <"$room/lines"
@@ -169,8 +179,8 @@ mkdir -p /run/slurm
 ln -sfn "$conf" /run/slurm/conf
 compare
 
-spool=$(sed -n 's/^[[:space:]]*SlurmdSpoolDir[[:space:]]*=[[:space:]]*\([^[:space:]#]*\).*/\1/Ip' "$conf/slurm.conf" | tail -n 1)
-log=$(sed -n 's/^[[:space:]]*SlurmdLogFile[[:space:]]*=[[:space:]]*\([^[:space:]#]*\).*/\1/Ip' "$conf/slurm.conf" | tail -n 1)
+spool=$(value "$conf" SlurmdSpoolDir)
+log=$(value "$conf" SlurmdLogFile)
 filled() { echo "$1" | sed "s,%n,$name,g; s,%h,$(uname -n),g"; }
 mkdir -p "$(filled "${spool:-/var/spool/slurmd}")"
 if [ -n "$log" ]; then
@@ -178,6 +188,10 @@ if [ -n "$log" ]; then
     filled "$log" >"$room/log"
 fi
 cd /
+if [ "$(id -u)" -ne 0 ] && [ -e "$keeper" ]; then
+    LD_PRELOAD=${LD_PRELOAD:+$LD_PRELOAD:}$keeper
+    export LD_PRELOAD
+fi
 slurmd -N "$name" -f "$conf/slurm.conf" "$@" -b </dev/null >"$room/slurmd.out" 2>&1 \
     || fail "slurmd does not start: $(why <"$room/slurmd.out")"
 echo "$name" >"$room/name"
