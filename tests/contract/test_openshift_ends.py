@@ -19,7 +19,7 @@ from providers.openshift.provider import OpenShiftProvider
 from tests.contract.looks import comes_to, running, state, sweep
 from tests.lab.kubernetes import orders
 from tests.lab.kubernetes.orders import Order
-from tests.lab.kubernetes.world import CLAIMS, CPUS, KIND, LAUNCH, PATIENT, Ground, OpenShiftWorld
+from tests.lab.kubernetes.world import CLAIMS, CPUS, KEEPER, KIND, LAUNCH, PATIENT, Ground, OpenShiftWorld
 from tests.lab.proxy import cut
 
 pytestmark = pytest.mark.clouds
@@ -56,7 +56,7 @@ class TestEnds:
     def test_an_eviction(self, world: OpenShiftWorld) -> None:
         """It is announced with its time, so that jobs are requeued and output comes home; then the pod is gone."""
         provider = world.provider(OURS, **PATIENT)
-        world.hollow.default(orders.running().ending(2.0))
+        world.hollow.default(orders.running().ending(4.0))
         evicted, ended = running(world, provider, "c1", "c2")
         world.evict(evicted.id)
         provider.terminate([ended.id])
@@ -105,17 +105,13 @@ class TestEnds:
 
     def test_a_finalizer_of_somebody_else(self, world: OpenShiftWorld) -> None:
         """The pod is ending until whoever set it lets it go, and it is said whose it is."""
-        provider = world.provider(OURS, force_after_s=0, annotations={"lab/backup": "yes"})
+        provider = world.provider(OURS, force_after_s=0)
         (made,) = running(world, provider, "c1")
-        pod = f"{world.path}/pods/{made.id}"
-        world.api.patch(pod, {"metadata": {"finalizers": ["lab.example/backup"]}})
-        provider.terminate([made.id])
-        found = comes_to(world, provider, made, STOPPING)
-        assert "lab.example/backup" in found.error
-        provider.terminate([made.id])
-        assert world.pods() == [made.id]
-        assert isinstance(outcome_of(world, provider, "c1"), OutcomeUnknown)
-        world.api.patch(pod, {"metadata": {"finalizers": None}})
+        with world.kept(made.id):
+            provider.terminate([made.id])
+            world.until(lambda: KEEPER in comes_to(world, provider, made, STOPPING).error)
+            provider.terminate([made.id])
+            assert world.pods() == [made.id]
         world.until(lambda: list(provider.instances()) == [])
         assert list(provider.leftovers()) == []
 

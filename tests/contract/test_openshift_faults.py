@@ -247,14 +247,15 @@ class TestNames:
     def test_of_ours_that_is_on_its_way_out(self, world: OpenShiftWorld) -> None:
         """It is not taken for the one that is asked for, nor is another made before it is gone."""
         provider = world.provider(OURS)
-        world.hollow.default(orders.running().ending(1.0))
         (made,) = running(world, provider, "c1")
-        uid = world.pod(made.id)["metadata"]["uid"]
-        provider.terminate([made.id])
-        again = outcome_of(world, provider, "c1")
-        assert isinstance(again, OutcomeUnknown), repr(again)
+        uids = world.uids()
+        with world.kept(made.id):
+            provider.terminate([made.id])
+            again = outcome_of(world, provider, "c1")
+            assert isinstance(again, OutcomeUnknown), repr(again)
         world.until(lambda: isinstance(outcome_of(world, provider, "c1"), Instance))
-        assert world.pod(made.id)["metadata"]["uid"] != uid
+        assert world.pods() == [made.id]
+        assert not uids & world.uids()
         sweep(world, provider)
 
     def test_a_conflict_with_another_change(self, world: OpenShiftWorld) -> None:

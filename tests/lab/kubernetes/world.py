@@ -49,6 +49,8 @@ GPUS: dict[str, Any] = {
         "sizes": {"two": {"cpus": 4, "memory": "16G", "gpus": 2}},
     },
 }
+KEEPER = "lab.example/backup"
+"""A finalizer of somebody else's."""
 _ROLES = Path(__file__).parents[3] / "config" / "openshift"
 _LITTLE = {"cpu": "10m", "memory": "1Mi"}
 _POLL_S = 0.05
@@ -196,6 +198,14 @@ class OpenShiftWorld(FaultWorld):
             yield name
         finally:
             self.hollow.remove(name, collect=True)
+
+    @contextmanager
+    def kept(self, pod: str) -> Iterator[None]:
+        """Somebody's finalizer is on a pod for a while."""
+        path = f"{self.path}/pods/{pod}"
+        self.api.patch(path, {"metadata": {"finalizers": [KEEPER]}})
+        yield
+        self.api.patch(path, {"metadata": {"finalizers": None}})
 
     def taint(self, node: str, key: str) -> None:
         """From now on; pods that are there stay."""
