@@ -63,6 +63,16 @@ slurmd_lives() {
     read -r pid 2>/dev/null <"$room/slurmd.pid" && [ -d "/proc/$pid" ]
 }
 
+# Whether Slurm has switched the node off, or is about to: then nothing on it is needed any more. Asked every 5 s.
+switched_off() {
+    asked=$((${asked:-0} + 1))
+    [ "$((asked % 5))" -eq 0 ] || return 1
+    case $(timeout 5 sinfo -h -N -n "$(cat "$room/name")" -o %T 2>/dev/null | head -n 1) in
+    *"~" | *"%" | *"!") return 0 ;;
+    esac
+    return 1
+}
+
 # Volumes are everybody's at first; in root's folders no user may put anything in the way.
 [ "$me" -ne 0 ] || chmod 0755 /run "$BURSTD_SCRATCH"
 mkdir -p -m 0755 "$room"
