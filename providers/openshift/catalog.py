@@ -175,7 +175,7 @@ def unfit(own: Sequence[Node], group: Group, size: Size) -> str:
 
 
 def _hardware(group: Group, size: Size, own: Sequence[Node], scratch_mib: int) -> Hardware:
-    """What all nodes of the group say alike, and the disk of its own. Labels of GPUs are those of NVIDIA's feature discovery."""
+    """What all nodes of the group say alike, and the disk of its own. GPUs have the labels of NVIDIA's discovery."""
     architecture = {node.architecture for node in own}
     memory = {node.labels.get(f"{group.gpu_resource}.memory", "") for node in own} if size.gpus else set()
     said = memory.pop() if len(memory) == 1 else ""

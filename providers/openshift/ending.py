@@ -18,7 +18,6 @@ from providers.openshift.listing import Listing
 from providers.openshift.settings import OpenShiftSettings
 from providers.pace import Pace
 
-GRACE_S = 10
 _TRIES = 3
 _REMEMBERED = 10_000
 
@@ -60,7 +59,7 @@ class Ending:
                     raise BadRequest(f"pod {name} does not bear the mark of cluster {self._cluster}")
                 self._remember(marks.uid_of(pod))
                 options = {
-                    "gracePeriodSeconds": 0 if self._is_stuck(pod) else GRACE_S,
+                    "gracePeriodSeconds": 0 if self._is_stuck(pod) else verdict.OUR_GRACE_S,
                     "propagationPolicy": "Background",
                     "preconditions": {"uid": marks.uid_of(pod)},
                 }
@@ -77,7 +76,7 @@ class Ending:
     def _is_asked_for(self, pod: Any) -> bool:
         """It goes already, within the time that it would be given here. That never changes for a pod."""
         grace = pod["metadata"].get("deletionGracePeriodSeconds")
-        going = bool(pod["metadata"].get("deletionTimestamp")) and grace is not None and grace <= GRACE_S
+        going = bool(pod["metadata"].get("deletionTimestamp")) and grace is not None and grace <= verdict.OUR_GRACE_S
         return going and (grace == 0 or not self._is_stuck(pod))
 
     def _is_stuck(self, pod: Any) -> bool:

@@ -30,6 +30,8 @@ _NO_SUCH_PROGRAM = re.compile(r"executable file not found|no such file or direct
 _NOT_ADMITTED = "The node had condition"
 _UNSTARTED = frozenset({"StartError", "ContainerCannotRun"})
 _NETWORKS = ("k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status")
+OUR_GRACE_S = 10
+"""What burstd gives a pod that it ends: its job is gone by then."""
 _CONFIRM_S = 60.0
 """So long after its time a pod that is still there is said to wait for its node."""
 Pod = Mapping[str, Any]
@@ -74,7 +76,9 @@ def verdict(pod: Pod, settings: OpenShiftSettings, now: float, pull: Pull | None
     """See ``instance``."""
     status, phase = _status(pod), _status(pod).get("phase")
     if pod["metadata"].get("deletionTimestamp"):
-        return Verdict(InstanceState.STOPPING, _going(pod, now))
+        # One that somebody else takes works on for its time: jobs end, and output is taken off it.
+        state = InstanceState.RUNNING if _has_time(pod, settings, now) else InstanceState.STOPPING
+        return Verdict(state, _going(pod, now))
     if phase in ("Failed", "Succeeded"):
         return _ended(pod)
     if phase in ("Pending", None):
@@ -133,6 +137,16 @@ def seconds(text: Any) -> float | None:
 def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
     """Of that type; empty: it has none."""
     return next((one for one in _status(pod).get("conditions") or () if one.get("type") == kind), {})
+
+
+def _has_time(pod: Pod, settings: OpenShiftSettings, now: float) -> bool:
+    about = pod["metadata"]
+    until, grace = seconds(about["deletionTimestamp"]), about.get("deletionGracePeriodSeconds") or 0
+    if until is None or now >= until or grace <= OUR_GRACE_S or _status(pod).get("phase") != "Running":
+        return False
+    # Of a node that does not answer nobody knows how its pods are: then they are said not to be ready.
+    ready = condition(pod, "Ready").get("status") == "True"
+    return ready and has_started(pod) and bool(address(pod, settings.network))
 
 
 def _going(pod: Pod, now: float) -> str:

@@ -192,7 +192,10 @@ if [ "$(id -u)" -ne 0 ] && [ -e "$keeper" ]; then
     LD_PRELOAD=${LD_PRELOAD:+$LD_PRELOAD:}$keeper
     export LD_PRELOAD
 fi
-slurmd -N "$name" -f "$conf/slurm.conf" "$@" -b </dev/null >"$room/slurmd.out" 2>&1 \
-    || fail "slurmd does not start: $(why <"$room/slurmd.out")"
+if ! slurmd -N "$name" -f "$conf/slurm.conf" "$@" -b </dev/null >"$room/slurmd.out" 2>&1; then
+    # Its last words may be in its log only.
+    [ ! -s "$room/log" ] || tail -n 5 "$(cat "$room/log")" >>"$room/slurmd.out" || :
+    fail "slurmd does not start: $(why <"$room/slurmd.out")"
+fi
 echo "$name" >"$room/name"
 date +%s >"$room/slurmd.started"

@@ -4,9 +4,10 @@ import pytest
 
 from burstd.model.errors import BadRequest, CloudUnavailable, OutcomeUnknown, RateLimited
 from burstd.model.provider import NoticeKind
-from providers.openshift.ending import GRACE_S, Ending
+from providers.openshift.ending import Ending
 from providers.openshift.listing import Listing
 from providers.openshift.notices import Notices
+from providers.openshift.verdict import OUR_GRACE_S
 from tests.providers.openshift.store import PODS, Store
 from tests.providers.openshift.things import BORN, BORN_S, CLUSTER, Pod, going, running, settings
 
@@ -34,7 +35,7 @@ class Rig:
 def test_a_pod_that_is_known_is_ended_by_one_call() -> None:
     rig = Rig(running("a"), running("b"))
     rig.ending.terminate(["a", "b", "a"])
-    assert sorted(rig.deletes()) == [("a", GRACE_S, "uid-a"), ("b", GRACE_S, "uid-b")]
+    assert sorted(rig.deletes()) == [("a", OUR_GRACE_S, "uid-a"), ("b", OUR_GRACE_S, "uid-b")]
     assert rig.store.names(PODS) == []
     rig.ending.terminate(["a", "b"])
 
@@ -43,7 +44,7 @@ def test_a_pod_that_is_not_known_is_looked_at_first() -> None:
     rig = Rig(running("a"), running("theirs", cluster="other"), listed=False)
     with pytest.raises(BadRequest, match="theirs"):
         rig.ending.terminate(["gone", "theirs", "a"])
-    assert rig.deletes() == [("a", GRACE_S, "uid-a")]
+    assert rig.deletes() == [("a", OUR_GRACE_S, "uid-a")]
 
 
 def test_a_pod_that_was_made_again_ends_and_no_other() -> None:
@@ -59,7 +60,7 @@ def test_a_pod_that_was_made_again_ends_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("grace", "late_s", "asked"),
-    [(10, -5, []), (10, 599, []), (10, 600, [0]), (0, 600, []), (120, -100, [GRACE_S]), (120, 700, [0])],
+    [(10, -5, []), (10, 599, []), (10, 600, [0]), (0, 600, []), (120, -100, [OUR_GRACE_S]), (120, 700, [0])],
 )
 def test_a_pod_that_goes_is_hurried_or_forced_but_not_asked_over_and_over(
     grace: int, late_s: float, asked: list[int]

@@ -14,6 +14,7 @@ S = InstanceState
 FULL = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 CLAIM = {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}], "containers": [{"name": "node"}]}}
 UNBOUND = 'running "VolumeBinding": pod has unbound immediate PersistentVolumeClaims'
+READY = [{"type": "Ready", "status": "True"}]
 TABLE: list[tuple[str, Pod, float, S, str, str]] = [
     ("made", pod(), 0, S.PENDING, "", ""),
     ("nothing-said", {**pod(), "status": {}}, 0, S.PENDING, "", ""),
@@ -55,7 +56,10 @@ TABLE: list[tuple[str, Pod, float, S, str, str]] = [
      S.ERROR, "image", "cannot start"),
     ("bad-driver", over("Failed", 128, "StartError", "nvidia-container-cli: driver error", started=None), 0,
      S.ERROR, "", "driver error"),
-    ("going", going(), -1, S.STOPPING, "", ""),
+    ("taken", {**going(), "status": running(conditions=READY)["status"]}, -1, S.RUNNING, "", ""),
+    ("taken-time-over", {**going(), "status": running(conditions=READY)["status"]}, 0, S.STOPPING, "", ""),
+    ("taken-node-lost", going(), -1, S.STOPPING, "", ""),
+    ("ended-by-us", {**going(grace=10), "status": running(conditions=READY)["status"]}, -1, S.STOPPING, "", ""),
     ("going-dead", {**over("Failed", 1, "Error"), "metadata": going()["metadata"]}, -1, S.STOPPING, "", ""),
     ("kept", going(finalizers=["example.com/backup"]), 1, S.STOPPING, "", "example.com/backup"),
     ("not-confirmed", going(), 61, S.STOPPING, "", "node worker does not confirm"),
