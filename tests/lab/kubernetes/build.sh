@@ -35,13 +35,19 @@ find ../../../../reflect2 -path '*/modern-go/reflect2/*.go' ! -name '*_test.go' 
   -exec cp {} vendor/github.com/modern-go/reflect2/ \;
 export PATH=/usr/lib/go-1.19/bin:$PATH GOCACHE=$work/gocache GOPATH=$work/gopath GOFLAGS=-trimpath GOPROXY=off
 export GOTOOLCHAIN=local GO111MODULE=off CGO_ENABLED=0 HOME=$work
-make generated_files
-say "generated files"
-
 flags="-s -w -X k8s.io/kubernetes/vendor/k8s.io/component-base/version.gitVersion=v$version"
-for program in kube-apiserver kube-scheduler kube-controller-manager kubelet kubectl; do
-  go build -tags providerless -ldflags "$flags" -o "$folder/bin/$program" "k8s.io/kubernetes/cmd/$program"
-  say "$program"
-done
+
+# All that is generated is in the source but this: what the API server says of its kinds, see Makefile.generated_files.
+go build -o "$work/openapi-gen" k8s.io/kubernetes/vendor/k8s.io/kube-openapi/cmd/openapi-gen
+kinds=$(grep -Rl --include='*.go' --exclude='*_test.go' '+k8s:openapi-gen=' cmd pkg plugin vendor/k8s.io |
+  grep -Ev '^vendor/k8s.io/(code-generator|sample-apiserver)/' | xargs -n1 dirname | LC_ALL=C sort -u |
+  sed 's|^|k8s.io/kubernetes/|' | paste -sd,)
+"$work/openapi-gen" -i "$kinds" -p k8s.io/kubernetes/pkg/generated/openapi -O zz_generated.openapi -o "$GOPATH/src" \
+  -h vendor/k8s.io/code-generator/hack/boilerplate.go.txt -r "$work/report"
+say "generated"
+
+go build -tags providerless -ldflags "$flags" -o "$folder/bin/" \
+  k8s.io/kubernetes/cmd/{kube-apiserver,kube-scheduler,kube-controller-manager,kubelet,kubectl}
+say "programs"
 chmod -R u+w "$work"
 rm -rf "$work"

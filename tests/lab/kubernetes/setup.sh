@@ -37,7 +37,7 @@ if [ ! -d "$place" ]; then
   grep -q '^VERSION_CODENAME=bookworm$' /etc/os-release ||
     die "Kubernetes is built from Debian 12's source: run these tests on Debian 12, or leave out those marked clouds"
   needs=
-  for package in golang-1.19-go make rsync debian-archive-keyring; do
+  for package in golang-1.19-go debian-archive-keyring; do
     dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed$' || needs="$needs $package"
   done
   # shellcheck disable=SC2086
