@@ -1,8 +1,8 @@
 """Which version of an image new machines start from, and nodes of another version, which make way when idle.
 
 A provider tells the versions of an image's word, newest first (``burstd.model.provider.Images``). The newest is taken,
-until a machine of it fails to become a node and none ever did: then a breaker names the version, and the one before it
-is taken. A version of which a node is, or was a moment ago, is not to blame for a machine that fails.
+until a machine of it fails for a reason that may be the image's, and none of it ever became a node: then a breaker names
+the version, and the one before it is taken. A version of which there was a node is never to blame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ CAUSE = "version"
 """Cause of a breaker that names a version of an image."""
 FIRST_S = 3600.0
 MOST_S = 86400.0
-_NODE = frozenset({ClaimState.READY, ClaimState.OPEN, ClaimState.CLOSING})
+_NOT_THE_IMAGE = (BY_LAUNCH - {"image"}) | {
+    "auth",
+    "boot_timeout",
+    "clock",
+    "hostkey",
+    "interrupted",
+    "lost",
+    "node_down",
+    "proof_timeout",
+    "ssh",
+}
+"""Causes that clouds, networks and slurmctld bring about too."""
 _COMING = frozenset(
     {ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.PROVING, ClaimState.READY}
 )
@@ -46,18 +57,12 @@ def breaker_key(provider: str, version: str) -> str:
     return f"{provider}/image/{version.replace('/', '%2F')}"
 
 
-def at_fault(
-    claim: Claim, cause: str, versions: Sequence[str], claims: Sequence[Claim], proved: frozenset[str]
-) -> bool:
+def at_fault(claim: Claim, cause: str, versions: Sequence[str], *, proved: bool) -> bool:
     """Whether a machine that did not become a node speaks against its image's version, and not against its offer.
 
-    ``versions``: of its word; ``proved``: versions of which a node came up since burstd began.
+    ``versions``: of its word; ``proved``: there was a node of the claim's version.
     """
-    if claim.image not in versions or len(versions) < 2 or claim.image in proved:
-        return False
-    if cause == "interrupted" or (cause in BY_LAUNCH and cause != "image"):
-        return False
-    return not any(c.image == claim.image and c.state in _NODE and c.id != claim.id for c in claims)
+    return claim.image in versions and len(versions) > 1 and not proved and cause not in _NOT_THE_IMAGE
 
 
 def next_version_breaker(known: Breaker | None, claim: Claim, now: float, error: str) -> Breaker:

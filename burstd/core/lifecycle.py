@@ -32,6 +32,8 @@ from burstd.model.plan import (
 from burstd.model.provider import Idempotency
 from burstd.model.snapshot import CloudView, Unavailable
 
+ENDED = "ended"
+"""Error of a claim whose machine ended by itself, as its cloud says; ``lost``: it was taken, or is just missing."""
 ABSENT_TIMES = 2
 ABSENT_S = 10.0
 """While other machines boot listings are a second apart: a cloud that leaves one out gets that long to think better."""
@@ -86,7 +88,8 @@ def lost(claim: Claim, view: View) -> Move | None:
     if instance is None and view.now - seen.first < ABSENT_S:
         return None
     why = instance.error if instance and instance.error else "the cloud lists it no more"
-    return Move(claim.id, claim.state, S.LOST, f"instance {claim.instance_id or claim.id} is gone: {why}", error="lost")
+    error = ENDED if instance is not None and instance.state is InstanceState.TERMINATED else "lost"
+    return Move(claim.id, claim.state, S.LOST, f"instance {claim.instance_id or claim.id} is gone: {why}", error=error)
 
 
 def failed(claim: Claim, error: str, reason: str) -> list[Action]:
@@ -155,8 +158,9 @@ def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     instance = view.by_claim.get(claim.id)
     if instance is not None and instance.state is InstanceState.ERROR:
         return failed(claim, instance.cause or "boot", sentence("the instance is in error", instance.error))
-    if view.now - max(claim.since, view.snapshot.progress.born) > tuning.boot_timeout_s:
-        return failed(claim, "boot_timeout", f"not reached within {tuning.boot_timeout_s:.0f} s of its launch")
+    time = tuning.boot_timeout_s + claim.offer.placing_s
+    if view.now - max(claim.since, view.snapshot.progress.born) > time:
+        return failed(claim, "boot_timeout", f"not reached within {time:.0f} s of its launch")
     if instance is None or instance.state.ended:
         return []
     if instance.address and instance.address != claim.address:

@@ -254,7 +254,7 @@ class Executor:
             self._trust.failed(claim, action.error, reason)
         if action.new is S.LOST and action.old in _YOUNG:
             # A cloud that ends machines before they are nodes would be asked for ever.
-            self._trust.failed(claim, "interrupted" if claim.offer.spot else "boot", reason)
+            self._trust.failed(claim, "interrupted" if claim.offer.spot else action.error, reason)
         if action.new is S.READY:
             self._trust.proved(claim)
         if action.new is S.GONE:

@@ -34,7 +34,7 @@ class Trust:
         """A machine did not become a node: its image's version is to blame if it is a new one, else its offer."""
         known = self._versions().get(claim.offer.provider, {}).values()
         versions = next((some for some in known if claim.image in some), ())
-        if not images.at_fault(claim, cause, versions, self._store.claims(), frozenset(self._proved)):
+        if not versions or not images.at_fault(claim, cause, versions, proved=self._was_node(claim.image)):
             self.broke(claim.offer, cause, error)
             return
         key, now = images.breaker_key(claim.offer.provider, claim.image), self._clock.now()
@@ -51,6 +51,9 @@ class Trust:
             key = images.breaker_key(claim.offer.provider, claim.image)
             if self._known(key, images.CAUSE) is not None:
                 self._store.clear_breakers("burstd", key, images.CAUSE)
+
+    def _was_node(self, image: str) -> bool:
+        return image in self._proved or self._store.was_node(image)
 
     def _known(self, key: str, cause: str) -> Breaker | None:
         return next((b for b in self._store.breakers() if b.key == key and b.cause == cause), None)

@@ -39,6 +39,8 @@ class Offer:
     price: Decimal
     currency: str = "EUR"
     hardware: Hardware = Hardware()
+    placing_s: float = field(default=0.0, compare=False)
+    """How long its cloud may look for a place before the machine begins to boot; then it says so itself. In seconds."""
     price_source: str = field(default="", compare=False)
     """Where the price comes from: ``settings``, ``price list``, ``spot history`` ..."""
     price_at: float = field(default=0.0, compare=False)

@@ -157,6 +157,8 @@ def _plain_offer(offer: Offer) -> dict[str, Any]:
     }
     if offer.hardware != Hardware():
         plain["hardware"] = asdict(offer.hardware)
+    if offer.placing_s:
+        plain["placing_s"] = offer.placing_s
     if offer.price_source:
         plain["price_source"], plain["price_at"] = offer.price_source, offer.price_at
     return plain
@@ -179,6 +181,7 @@ def _offer(plain: Mapping[str, Any]) -> Offer:
         price=Decimal(plain["price"]),
         currency=plain["currency"],
         hardware=Hardware(**plain.get("hardware", {})),
+        placing_s=plain.get("placing_s", 0.0),
         price_source=plain.get("price_source", ""),
         price_at=plain.get("price_at", 0.0),
     )

@@ -111,6 +111,12 @@ class Reader:
             )
             return tuple(claim_from_row(row) for row in rows.mappings())
 
+    def was_node(self, image: str) -> bool:
+        """Whether any machine of this version of an image was ever a node that jobs could use."""
+        query = select(CLAIM.c.id).where(CLAIM.c.image == image, CLAIM.c.opened.is_not(None)).limit(1)
+        with self._reading() as connection:
+            return connection.execute(query).first() is not None
+
     def claim(self, claim_id: str) -> Claim:
         """One claim, GONE or not. Raises UnknownClaim."""
         with self._reading() as connection:

@@ -70,6 +70,7 @@ class Catalog:
             provider=self._name, region=settings.namespace, zone=zone, instance_type=name, spot=False,
             shape=Shape(size.cpus, size.memory, gres), price=price(group, size), currency=settings.currency,
             price_source="settings", hardware=_hardware(group, size, own, settings.scratch.size),
+            placing_s=settings.autoscale_s if group.autoscaled else settings.unschedulable_s,
         )  # fmt: skip
 
     def never(self) -> Mapping[tuple[str, str], str]:

@@ -161,7 +161,7 @@ class OpenShiftSettings(BaseModel):
     unschedulable_s: Seconds = 30.0
     """How long a pod may find no node before that is a stockout."""
     autoscale_s: Seconds = 900.0
-    """The same for groups that are autoscaled."""
+    """The same for groups that are autoscaled. The daemon's boot_timeout_s begins when it is over."""
     image_pull_s: Seconds = 120.0
     """How long an image may fail to come for reasons that may pass."""
     node_lost_s: Annotated[int, Field(strict=True, ge=0)] = 60

@@ -89,13 +89,19 @@ def test_a_new_version_that_fails_is_left_for_the_one_before_it(world: World, sh
     ends_well(world, second, third, fourth)
 
 
-def test_a_machine_that_fails_does_not_speak_against_a_version_of_which_a_node_is(world: World, shelf: Shelf) -> None:
+def test_a_machine_that_fails_does_not_speak_against_a_version_of_which_there_was_a_node(
+    world: World, shelf: Shelf
+) -> None:
     shelf.versions.insert(0, "v2")
     world.run(70)
-    running(world, world.slurm.submit(LONG))
+    ends_well(world, world.slurm.submit(SHORT))
+    world.calm()
+    world.kill()
+    world.start()
+    world.run(20)
     shelf.bad.add("v2")
     job = world.slurm.submit(SHORT)
-    until(world, lambda: "slurm" in {b.cause for b in world.store.breakers()}, 200)
+    until(world, lambda: "slurm" in {b.cause for b in world.store.breakers()}, 300)
     assert "version" not in {b.cause for b in world.store.breakers()}
     shelf.bad.clear()
     ends_well(world, job)
