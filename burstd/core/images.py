@@ -1,8 +1,8 @@
 """Which version of an image new machines start from, and nodes of another version, which make way when idle.
 
 A provider tells the versions of an image's word, newest first (``burstd.model.provider.Images``). The newest is taken,
-until a machine of it fails for a reason that may be the image's, and none of it ever became a node: then a breaker names
-the version, and the one before it is taken. A version of which there was a node is never to blame.
+until a machine of it fails for a reason that may be the image's, and none of it ever became a node: then a breaker
+names the version, and the one before it is taken. A version of which there was a node is never to blame.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from burstd.core.keeping import kept
-from burstd.core.offers import BY_LAUNCH, image_word, longer
+from burstd.core.offers import BY_LAUNCH, closed_now, image_word, longer
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.offer import Offer, Pool
 from burstd.model.policy import Release, Remark, Target
@@ -71,7 +71,10 @@ def next_version_breaker(known: Breaker | None, claim: Claim, now: float, error:
 
 
 def roll(snapshot: Snapshot, target: Target, keep_s: float) -> Target:
-    """Lets idle nodes of another version go, one of a pool at a time, while no node of the pool comes or goes."""
+    """Lets idle nodes of another version go, one of a pool at a time, while no node of the pool comes or goes.
+
+    None goes whose like cannot be had now.
+    """
     slurm = snapshot.slurm
     if not isinstance(slurm, SlurmView) or not snapshot.images:
         return target
@@ -79,6 +82,7 @@ def roll(snapshot: Snapshot, target: Target, keep_s: float) -> Target:
     placed = {name for names in target.placed.values() for name in names}
     bound = frozenset().union(*snapshot.bound.values()) if snapshot.bound else frozenset()
     held = kept(snapshot, keep_s)
+    closed = closed_now(snapshot)
     moving = {c.pool for c in snapshot.claims if c.state in _COMING | _GOING or c.id in going}
     releases, remarks = [], []
     for claim in snapshot.claims:
@@ -88,7 +92,7 @@ def roll(snapshot: Snapshot, target: Target, keep_s: float) -> Target:
         node = slurm.nodes.get(claim.slot)
         if node is None or node.busy or claim.slot in placed or claim.slot in bound or claim.id in held:
             continue
-        if claim.pool not in moving:
+        if claim.pool not in moving and target.offers.get(claim.pool) and not closed.of(claim.offer):
             moving.add(claim.pool)
             why = f"it runs {claim.image}, and new nodes start from {newer}"
             releases.append(Release(claim.id, claim.pool, why))

@@ -9,6 +9,7 @@ import pytest
 from burstd.core.decide import decide
 from burstd.core.images import CAUSE, at_fault, breaker_key, chosen, outdated
 from burstd.core.offers import Covering
+from burstd.core.offers import breaker_key as offer_key
 from burstd.core.tuning import Tuning
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
@@ -106,6 +107,8 @@ def test_idle_nodes_of_another_version_go_one_at_a_time_whatever_a_pin_says() ->
     assert closed(seen(old1, old2, new, pins=pins)) == {old1.id}
     assert closed(seen(old1, old2, new, pins=pins, busy=("cpu1",))) == {old2.id}
     assert closed(seen(old1, old2, new, pins=pins, busy=("cpu1", "cpu2"))) == set()
+    shut = Breaker(offer_key(offer(), "denied"), "denied", 1, NOW + 60, "403")
+    assert closed(seen(old1, old2, new, pins=pins, breakers=(shut,))) == set()
     coming = replace(claim("cpu4", S.BOOTING), image=NEW)
     assert closed(seen(old1, old2, coming, pins=(replace(pins[0], nodes=3),))) == set()
 

@@ -89,9 +89,7 @@ def test_a_new_version_that_fails_is_left_for_the_one_before_it(world: World, sh
     ends_well(world, second, third, fourth)
 
 
-def test_a_machine_that_fails_does_not_speak_against_a_version_of_which_there_was_a_node(
-    world: World, shelf: Shelf
-) -> None:
+def test_a_version_of_which_there_was_a_node_is_not_to_blame(world: World, shelf: Shelf) -> None:
     shelf.versions.insert(0, "v2")
     world.run(70)
     ends_well(world, world.slurm.submit(SHORT))
