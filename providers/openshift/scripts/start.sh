@@ -197,5 +197,12 @@ if ! slurmd -N "$name" -f "$conf/slurm.conf" "$@" -b </dev/null >"$room/slurmd.o
     [ ! -s "$room/log" ] || tail -n 5 "$(cat "$room/log")" >>"$room/slurmd.out" || :
     fail "slurmd does not start: $(why <"$room/slurmd.out")"
 fi
+# From 24.11 on it returns before its daemon has said who it is.
+tries=100
+until lives; do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || fail "slurmd started, and is gone: $(tail -n 5 "$(cat "$room/log")" 2>/dev/null | why)"
+    sleep 0.1
+done
 echo "$name" >"$room/name"
 date +%s >"$room/slurmd.started"
