@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from burstd.model.errors import CloudUnavailable
 from providers.openshift import marks
-from providers.openshift.verdict import Pull, is_telling, pull_trouble
+from providers.openshift.verdict import Pull, has_started, is_telling, pull_trouble
 
 Pod = Mapping[str, Any]
 
@@ -24,6 +24,14 @@ def version(thing: Pod) -> int:
         return int(thing["metadata"]["resourceVersion"])
     except (KeyError, TypeError, ValueError):
         raise CloudUnavailable("the API server's answer has no resourceVersion: is there a proxy in between?") from None
+
+
+class Known(NamedTuple):
+    """A pod, and what it said earlier: of an image that does not come, and whether it has ever started."""
+
+    pod: Pod
+    pull: Pull | None
+    ran: bool
 
 
 class Cache:
@@ -39,11 +47,13 @@ class Cache:
         """Uids of those that were put since ``begin``."""
         self._pulls: dict[str, tuple[str, float]] = {}
         """By uid: words on an image that fails to come, and since when."""
+        self._ran: set[str] = set()
+        """Uids of those that were seen to have started."""
 
-    def pods(self) -> list[tuple[Pod, Pull | None]]:
-        """All, with what is remembered of an image that does not come."""
+    def pods(self) -> list[Known]:
+        """All, with what is remembered of them."""
         with self._lock:
-            return [(pod, self._pull(pod)) for pod in self._pods.values()]
+            return [Known(pod, self._pull(pod), marks.uid_of(pod) in self._ran) for pod in self._pods.values()]
 
     def find(self, name: str) -> Pod | None:
         """That of the name."""
@@ -103,6 +113,7 @@ class Cache:
                 self._note(pod)
             alive = {marks.uid_of(pod) for pod in self._pods.values()}
             self._pulls = {uid: pull for uid, pull in self._pulls.items() if uid in alive}
+            self._ran &= alive
             self._seen = at
 
     def _store(self, pod: Pod) -> None:
@@ -117,10 +128,16 @@ class Cache:
     def _drop(self, known: Pod) -> None:
         del self._pods[marks.name_of(known)]
         self._pulls.pop(marks.uid_of(known), None)
+        self._ran.discard(marks.uid_of(known))
 
     def _note(self, pod: Pod) -> None:
-        """A kubelet says why an image does not come for a moment only, then that it waits for the next try."""
+        """A kubelet says why an image does not come for a moment only, then that it waits for the next try.
+
+        Of a pod that it takes it may no longer say that there was a container.
+        """
         uid, words = marks.uid_of(pod), pull_trouble(pod)
+        if has_started(pod):
+            self._ran.add(uid)
         if words is None:
             self._pulls.pop(uid, None)
             return

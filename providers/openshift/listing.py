@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from burstd.model.instance import Instance
 from providers.openshift import marks, verdict
-from providers.openshift.cache import Cache, Pod, version
+from providers.openshift.cache import Cache, Known, Pod, version
 from providers.openshift.calls import Calls
 from providers.openshift.settings import OpenShiftSettings
 from providers.openshift.watching import Watch
@@ -49,7 +49,7 @@ class Listing:
         """All that bear our mark, each once. Raises what a list raises where one is needed; nothing is left out."""
         self.refresh()
         now = self._calls.now()
-        return iter([self._instance(pod, pull, now) for pod, pull in self._cache.pods()])
+        return iter([self._instance(known, now) for known in self._cache.pods()])
 
     def refresh(self) -> None:
         """Lists them, where that is needed."""
@@ -60,7 +60,7 @@ class Listing:
 
     def known(self) -> list[Pod]:
         """The pods, as far as is known, without a call."""
-        return [pod for pod, _ in self._cache.pods()]
+        return [known.pod for known in self._cache.pods()]
 
     def find(self, name: str) -> Pod | None:
         """Ours of that name, as far as is known, without a call."""
@@ -69,7 +69,7 @@ class Listing:
     def put(self, pod: Pod) -> Instance:
         """What a launch, or a look at a pod of ours, was answered. The machine that it is."""
         self._cache.put(pod)
-        return self._instance(pod, None, self._calls.now())
+        return self._instance(Known(pod, None, ran=False), self._calls.now())
 
     def doubt(self) -> None:
         """A launch had no answer: its pod may come to be until ``settle_s`` have passed."""
@@ -79,8 +79,8 @@ class Listing:
         """Ends the watch."""
         self._watch.close()
 
-    def _instance(self, pod: Pod, pull: verdict.Pull | None, now: float) -> Instance:
-        return verdict.instance(pod, self._name, self._settings, now, pull)
+    def _instance(self, known: Known, now: float) -> Instance:
+        return verdict.instance(known.pod, self._name, self._settings, now, known.pull, ran=known.ran)
 
     def _is_good(self, began: float) -> bool:
         listed, now = self._listed, self._clock()

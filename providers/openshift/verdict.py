@@ -29,6 +29,8 @@ _BACK_OFF = re.compile(r"^Back-off pulling image")
 _NO_SUCH_PROGRAM = re.compile(r"executable file not found|no such file or directory", re.IGNORECASE)
 _NOT_ADMITTED = "The node had condition"
 _UNSTARTED = frozenset({"StartError", "ContainerCannotRun"})
+_TAKEN = frozenset({"Shutdown", "Terminated", "Preempting", "NodeLost", "DeadlineExceeded", "ContainerStatusUnknown"})
+"""Of pods that a node had: it goes down, needs the room, was not heard from, or has lost their containers."""
 _NETWORKS = ("k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status")
 OUR_GRACE_S = 10
 """What burstd gives a pod that it ends: its job is gone by then."""
@@ -52,9 +54,11 @@ class Verdict(NamedTuple):
     cause: str = ""
 
 
-def instance(pod: Pod, provider: str, settings: OpenShiftSettings, now: float, pull: Pull | None = None) -> Instance:
-    """The machine. ``now`` in seconds since 1970 by the cluster's clock."""
-    found = verdict(pod, settings, now, pull)
+def instance(
+    pod: Pod, provider: str, settings: OpenShiftSettings, now: float, pull: Pull | None = None, *, ran: bool = False
+) -> Instance:
+    """The machine. ``now`` in seconds since 1970 by the cluster's clock; ``ran``: it was seen to have started."""
+    found = verdict(pod, settings, now, pull, ran=ran)
     name = marks.name_of(pod)
     return Instance(
         id=name,
@@ -72,7 +76,9 @@ def instance(pod: Pod, provider: str, settings: OpenShiftSettings, now: float, p
     )
 
 
-def verdict(pod: Pod, settings: OpenShiftSettings, now: float, pull: Pull | None = None) -> Verdict:
+def verdict(
+    pod: Pod, settings: OpenShiftSettings, now: float, pull: Pull | None = None, *, ran: bool = False
+) -> Verdict:
     """See ``instance``."""
     status, phase = _status(pod), _status(pod).get("phase")
     if pod["metadata"].get("deletionTimestamp"):
@@ -80,7 +86,7 @@ def verdict(pod: Pod, settings: OpenShiftSettings, now: float, pull: Pull | None
         state = InstanceState.RUNNING if _has_time(pod, settings, now) else InstanceState.STOPPING
         return Verdict(state, _going(pod, now))
     if phase in ("Failed", "Succeeded"):
-        return _ended(pod)
+        return _ended(pod, ran=ran)
     if phase in ("Pending", None):
         return _waiting(pod, settings, pull) or _unplaced(pod, settings, now) or Verdict(InstanceState.PENDING)
     if phase == "Running":
@@ -162,7 +168,7 @@ def _going(pod: Pod, now: float) -> str:
     return plain(str(taken.get("message") or taken.get("reason") or ""))
 
 
-def _ended(pod: Pod) -> Verdict:
+def _ended(pod: Pod, *, ran: bool) -> Verdict:
     status = _status(pod)
     over = (_container(pod).get("state") or {}).get("terminated") or {}
     reason, said = str(status.get("reason") or over.get("reason") or ""), status.get("message") or over.get("message")
@@ -170,10 +176,11 @@ def _ended(pod: Pod) -> Verdict:
     if over.get("reason") in _UNSTARTED:
         cause = "image" if _NO_SUCH_PROGRAM.search(str(over.get("message"))) else ""
         return Verdict(InstanceState.ERROR, f"its container cannot start: {words}", cause)
-    # Kubelets before 1.22 evict without a word on the container, and those that they do not admit too.
+    # A kubelet that takes a pod, or that was restarted and does not admit it again, may say nothing of its container.
+    # Kubelets before 1.22 evict without a word on it, and those that they do not admit too.
     evicted = reason == "Evicted" and _NOT_ADMITTED not in str(said) and not _wait(pod)
-    unstarted = not over.get("startedAt") and not evicted
-    if unstarted and status.get("phase") == "Failed":
+    had = ran or bool(over.get("startedAt")) or evicted or reason in _TAKEN
+    if not had and status.get("phase") == "Failed":
         return Verdict(InstanceState.ERROR, f"its node did not take it: {words}", "capacity" if reason else "")
     code = over.get("exitCode")
     ended = f"its container ended with exit code {code}" if code is not None else "it ended"

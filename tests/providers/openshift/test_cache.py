@@ -25,7 +25,7 @@ def holding(*pods: object, at: int = 20) -> Cache:
 
 
 def told(cache: Cache) -> dict[str, tuple[str, int]]:
-    return {one["metadata"]["name"]: (one["metadata"]["uid"], version(one)) for one, _ in cache.pods()}
+    return {one["metadata"]["name"]: (one["metadata"]["uid"], version(one)) for one, _, _ in cache.pods()}
 
 
 STEPS: list[tuple[str, list[Callable[[Cache], None]], dict[str, tuple[str, int]]]] = [
@@ -79,13 +79,13 @@ def test_why_an_image_does_not_come_is_remembered() -> None:
     cache.changed(waiting("ErrImagePull", "registry answers 500", version=11))
     clock.now = 40
     cache.changed(back_off)
-    ((_, pull),) = cache.pods()
+    ((_, pull, _),) = cache.pods()
     assert pull == ("registry answers 500", 40.0)
     cache.changed(waiting("ErrImagePull", "manifest unknown", version=13))
-    ((_, pull),) = cache.pods()
+    ((_, pull, _),) = cache.pods()
     assert pull == ("manifest unknown", 40.0)
     cache.changed(running(version=14))
-    ((_, pull),) = cache.pods()
+    ((_, pull, _),) = cache.pods()
     assert pull is None
 
 
@@ -99,8 +99,33 @@ def test_nothing_is_remembered_of_an_image_of_a_pod_that_is_gone(lost: str) -> N
     else:
         cache.removed(waiting("ErrImagePull", version=12))
     cache.changed(waiting("ImagePullBackOff", "Back-off pulling image", version=31))
-    ((_, pull),) = cache.pods()
+    ((_, pull, _),) = cache.pods()
     assert pull == ("Back-off pulling image", 0.0)
+
+
+SHUT = pod("a", 30, phase="Failed", reason="NodeAffinity", message="Predicate NodeAffinity failed")
+
+
+@pytest.mark.parametrize(
+    ("steps", "ran"),
+    [
+        ([], False),
+        ([lambda c: c.changed(running("a", 21))], True),
+        ([lambda c: c.put(running("a", 21))], True),
+        ([lambda c: c.begin(), lambda c: c.replace([running("a", 21)], 25)], True),
+        ([lambda c: c.changed(running("a", 21)), lambda c: c.begin(), lambda c: c.replace([SHUT], 30)], True),
+        ([lambda c: c.changed(running("a", 21, uid="u0"))], False),
+        ([lambda c: c.changed(running("a", 21)), lambda c: c.removed(running("a", 22))], False),
+        ([lambda c: c.changed(running("a", 21)), lambda c: c.begin(), lambda c: c.replace([], 25)], False),
+    ],
+)
+def test_that_a_pod_has_started_is_remembered(steps: list[Callable[[Cache], None]], ran: bool) -> None:
+    """A kubelet that was restarted, and does not admit it again, says nothing of its container."""
+    cache = Cache(Clock())
+    for step in steps:
+        step(cache)
+    cache.changed(SHUT)
+    assert [known.ran for known in cache.pods()] == [ran]
 
 
 def test_what_has_no_version_is_no_answer() -> None:

@@ -52,6 +52,12 @@ TABLE: list[tuple[str, Pod, float, S, str, str]] = [
      S.ERROR, "capacity", "OutOfcpu"),
     ("device-gone", pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed"), 0,
      S.ERROR, "capacity", "Allocate failed"),
+    ("not-admitted-any-more", pod(phase="Failed", reason="NodeShutdown", message="Pod was rejected as the node"), 0,
+     S.ERROR, "capacity", "NodeShutdown"),
+    *((f"taken-{why}", pod(phase="Failed", reason=why, message="words"), 0, S.TERMINATED, "", f"it ended: {why}: words")
+      for why in ("Shutdown", "Terminated", "Preempting", "DeadlineExceeded", "NodeLost")),
+    ("container-lost", over("Failed", 137, "ContainerStatusUnknown", "could not be located", started=None), 0,
+     S.TERMINATED, "", "ContainerStatusUnknown"),
     ("no-program", over("Failed", 128, "StartError", 'exec: "/bin/sh": no such file or directory', started=None), 0,
      S.ERROR, "image", "cannot start"),
     ("bad-driver", over("Failed", 128, "StartError", "nvidia-container-cli: driver error", started=None), 0,
@@ -84,6 +90,15 @@ def test_an_image_is_waited_for_but_not_for_ever(words: str, for_s: float, state
     assert found.state is state
     if state is S.ERROR:
         assert (found.cause, words in found.error) == ("image", True)
+
+
+@pytest.mark.parametrize("reason", ["UnexpectedAdmissionError", "NodeAffinity", "OutOfcpu", ""])
+def test_what_has_started_has_ended_whatever_a_kubelet_says(reason: str) -> None:
+    """One that was restarted admits its pods anew."""
+    said = pod(phase="Failed", reason=reason, message="Allocate failed")
+    found = verdict.verdict(said, settings(), BORN_S, ran=True)
+    assert (found.state, found.cause) == (S.TERMINATED, "")
+    assert "Allocate failed" in found.error
 
 
 def test_why_somebody_else_takes_it() -> None:
