@@ -85,7 +85,7 @@ def verdict(
         # One that somebody else takes works on for its time: jobs end, and output is taken off it.
         state = InstanceState.RUNNING if _has_time(pod, settings, now) else InstanceState.STOPPING
         return Verdict(state, _going(pod, now))
-    if phase in ("Failed", "Succeeded"):
+    if _is_over(pod):
         return _ended(pod, ran=ran)
     if phase in ("Pending", None):
         return _waiting(pod, settings, pull) or _unplaced(pod, settings, now) or Verdict(InstanceState.PENDING)
@@ -98,8 +98,8 @@ def verdict(
 
 
 def is_dead(pod: Pod) -> bool:
-    """Its containers have ended for good, and nobody deletes it."""
-    return _status(pod).get("phase") in ("Failed", "Succeeded") and not pod["metadata"].get("deletionTimestamp")
+    """Its container has ended for good, and nobody deletes it."""
+    return _is_over(pod) and not pod["metadata"].get("deletionTimestamp")
 
 
 def has_started(pod: Pod) -> bool:
@@ -143,6 +143,11 @@ def seconds(text: Any) -> float | None:
 def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
     """Of that type; empty: it has none."""
     return next((one for one in _status(pod).get("conditions") or () if one.get("type") == kind), {})
+
+
+def _is_over(pod: Pod) -> bool:
+    """Ours is not started again, however long a container goes on that a cluster has put beside it."""
+    return _status(pod).get("phase") in ("Failed", "Succeeded") or "terminated" in (_container(pod).get("state") or {})
 
 
 def _has_time(pod: Pod, settings: OpenShiftSettings, now: float) -> bool:

@@ -130,6 +130,22 @@ def test_an_instance() -> None:
     assert made.tags == {"burstd-slot": "gpu01", "burstd-claim": "claim-node-1", "burstd-cluster": "hpc"}
 
 
+@pytest.mark.parametrize("phase", ["Running", "Pending"])
+def test_it_has_ended_with_our_container(phase: str) -> None:
+    """One that a cluster put beside it may go on, or still wait for its image."""
+    said = over(phase, 1, "Error", podIP="10.1.0.5")
+    said["status"]["containerStatuses"].insert(0, {"name": "mesh", "state": {"running": {}}, "started": True})
+    assert verdict.verdict(said, settings(), BORN_S) == (
+        S.TERMINATED,
+        "its container ended with exit code 1: Error",
+        "",
+    )
+    assert verdict.is_dead(said)
+    said["metadata"] |= going()["metadata"]
+    assert verdict.verdict(said, settings(), BORN_S - 1).state is S.STOPPING
+    assert not verdict.is_dead(said)
+
+
 def test_a_container_that_a_cluster_put_beside_ours_says_nothing() -> None:
     said = running()
     said["status"]["containerStatuses"].insert(0, {"name": "mesh", "state": {"waiting": {"reason": "ErrImagePull"}}})
