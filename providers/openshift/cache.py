@@ -60,14 +60,18 @@ class Cache:
         with self._lock:
             return self._pods.get(name)
 
-    def put(self, pod: Pod) -> None:
-        """The answer to a launch or a look. What a list or the watch has seen the end of does not come back by it."""
+    def put(self, pod: Pod) -> bool:
+        """The answer to a launch or a look. What a list or the watch has seen the end of does not come back by it.
+
+        False: it was not taken. Then either it has ended, or the cluster was restored from a backup.
+        """
         with self._lock:
             known = self._pods.get(marks.name_of(pod))
             if known is None and version(pod) <= self._seen:
-                return
+                return False
             self._new.add(marks.uid_of(pod))
             self._store(pod)
+            return True
 
     def changed(self, pod: Pod) -> None:
         """An event ADDED or MODIFIED."""

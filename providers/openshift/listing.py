@@ -44,6 +44,8 @@ class Listing:
         self._listed: float | None = None
         self._doubt = 0.0
         """Until then every list is a call."""
+        self._dropped = float("-inf")
+        """When the cache last did not take what it was told: a list that was asked for before may not have it."""
 
     def instances(self) -> Iterator[Instance]:
         """All that bear our mark, each once. Raises what a list raises where one is needed; nothing is left out."""
@@ -68,7 +70,8 @@ class Listing:
 
     def put(self, pod: Pod) -> Instance:
         """What a launch, or a look at a pod of ours, was answered. The machine that it is."""
-        self._cache.put(pod)
+        if not self._cache.put(pod):
+            self._dropped = self._clock()
         return self._instance(Known(pod, None, ran=False), self._calls.now())
 
     def doubt(self) -> None:
@@ -84,7 +87,7 @@ class Listing:
 
     def _is_good(self, began: float) -> bool:
         listed, now = self._listed, self._clock()
-        if listed is None:
+        if listed is None or listed <= self._dropped:
             return False
         if listed > began:
             return True  # Another thread's list was asked for after this one was.

@@ -158,6 +158,8 @@ class Watch:
         with self._changed:
             if self._turn != turn or self._closed:
                 return False
+            if self._from is not None and at < self._from:
+                raise Expired(f"cannot {_WHAT}: the API server's counter went back: was it restored from a backup?")
             if kind == "BOOKMARK":
                 self._cache.passed(at)
             elif kind in ("ADDED", "MODIFIED", "DELETED"):

@@ -77,7 +77,7 @@ class ScriptedCalls(Calls):
         self.lists: list[tuple[list[Thing], int] | ProviderError] = []
         self.asked: list[str] = []
         self.watched: queue.Queue[Query] = queue.Queue()
-        self.during: Callable[[], None] = lambda: None
+        self.during: Callable[[], object] = lambda: None
         """Called while a list is under way."""
         self._over = False
         self._streams: queue.Queue[ScriptedStream | ProviderError] = queue.Queue()

@@ -114,6 +114,47 @@ def test_a_watch_that_lost_its_place_waits_for_a_list(rig: Rig, how: str) -> Non
     assert at == "99"
 
 
+@pytest.mark.parametrize("kind", ["BOOKMARK", "ADDED"])
+def test_a_counter_that_goes_back_is_a_place_lost(rig: Rig, kind: str) -> None:
+    """Of a cluster that was restored from a backup: nothing below the old place is told otherwise."""
+    rig.calls.says(running("a", 900), running("gone", 990), at=1000)
+    rig.names()
+    stream, _ = rig.calls.opens()
+    stream.tell(kind, pod("new", 510))
+    rig.down()
+    rig.calls.says(running("a", 500), pod("new", 510), at=511)
+    assert rig.names() == ["a", "new"]
+    _, at = rig.calls.opens()
+    assert at == "511"
+
+
+@pytest.mark.parametrize("listing", [False, True])
+def test_a_launch_that_is_older_than_what_was_seen_is_looked_for(rig: Rig, listing: bool) -> None:
+    """Its pod may have ended; or the cluster was restored from a backup, and the watch has not heard of it."""
+    rig.calls.says(at=1000)
+    rig.names()
+    rig.calls.opens()
+    rig.clock.now += 1
+    if listing:
+        rig.listing.doubt()
+        rig.calls.says(at=510)
+        rig.calls.during = lambda: launched(rig)
+        assert rig.names() == []
+        rig.calls.opens()
+        rig.calls.during = lambda: None
+        rig.clock.now += rig.settings.settle_s
+    else:
+        launched(rig)
+    rig.clock.now += 1
+    rig.calls.says(pod("new", 520), at=521)
+    assert (rig.names(), rig.names()) == (["new"], ["new"])
+    assert rig.lists() == 2 + listing
+
+
+def launched(rig: Rig) -> None:
+    assert rig.listing.put(pod("new", 520)).name == "new"
+
+
 def test_while_the_watch_is_down_every_list_is_a_call_and_says_what_is_wrong(rig: Rig) -> None:
     rig.calls.says(running("a", 10), at=20)
     rig.names()
