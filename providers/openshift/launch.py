@@ -9,10 +9,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from burstd.model.errors import BadRequest, NotFound, OutcomeUnknown, ProviderError, QuotaExceeded, RateLimited
+from burstd.model.errors import (
+    BadRequest,
+    CloudUnavailable,
+    NotFound,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+)
 from burstd.model.instance import TAG_CLUSTER, Instance
 from burstd.model.provider import LaunchOutcome, LaunchRequest
 from providers.openshift import marks, pods
+from providers.openshift.cache import version
 from providers.openshift.calls import Calls
 from providers.openshift.errors import AlreadyExists
 from providers.openshift.images import Images
@@ -78,7 +87,8 @@ class Launching:
 
     def _make(self, request: LaunchRequest, pod: Thing) -> Thing:
         try:
-            return self._calls.ask("POST", self._calls.place("pods"), pod, what=f"make pod {request.name}")
+            made = self._calls.ask("POST", self._calls.place("pods"), pod, what=f"make pod {request.name}")
+            return _surely(made)
         except AlreadyExists:
             try:
                 return self._earlier(request)
@@ -95,9 +105,15 @@ class Launching:
             raise
 
     def _earlier(self, request: LaunchRequest) -> Thing:
-        """The pod of this name that is there. Raises NotFound."""
+        """The pod of this name that is there. Raises NotFound; where it cannot be looked at it may be this machine."""
         name = request.name
-        found = self._calls.ask("GET", self._calls.place("pods", name), what=f"look at pod {name}")
+        try:
+            found = self._calls.ask("GET", self._calls.place("pods", name), what=f"look at pod {name}")
+        except (NotFound, BadRequest):
+            raise
+        except ProviderError as error:
+            words = f"pod {name} may be there already: {error}"
+            raise OutcomeUnknown(words, retry_after_s=error.retry_after_s) from error
         if not marks.is_ours(found, request.tags.get(TAG_CLUSTER, "")) or marks.claim_of(found) != request.claim_id:
             raise BadRequest(
                 f"a pod {name} is there that burstd did not make for this machine: remove it, or rename it"
@@ -105,3 +121,12 @@ class Launching:
         if found["metadata"].get("deletionTimestamp"):
             raise OutcomeUnknown(f"pod {name} of this machine is on its way out")
         return found
+
+
+def _surely(made: Thing) -> Thing:
+    """The answer, if it is one: what came in its place says nothing of what was made."""
+    try:
+        version(made)
+    except CloudUnavailable as error:
+        raise OutcomeUnknown(str(error)) from error
+    return made

@@ -28,7 +28,9 @@ OWN_DISK = {"scratch": {"storage_class": "fast", "size": "5G"}}
 
 
 class Making(Store):
-    """Things can be made and changed too."""
+    """Things can be made and changed too. ``answers_nonsense``: to who makes them."""
+
+    answers_nonsense = False
 
     def ask(self, method: str, path: str, body: Any = None, *more: Any, **words: Any) -> Thing:
         if method == "POST":
@@ -48,7 +50,7 @@ class Making(Store):
             raise AlreadyExists(f"{kind} {name} already exists")
         about = {**body["metadata"], "uid": f"uid-{name}", "resourceVersion": "5", "creationTimestamp": BORN}
         self.has(kind, {**body, "metadata": about, "status": {"phase": "Pending"}})
-        return self.things[kind][name]
+        return {} if self.answers_nonsense else self.things[kind][name]
 
 
 class Rig:
@@ -107,11 +109,36 @@ def test_what_is_in_the_way_decides() -> None:
     rig.store.things[PODS]["a"]["metadata"]["deletionTimestamp"] = BORN
     (going,) = rig.launch("a")
     assert isinstance(going, OutcomeUnknown)
-    rig.store.fails["GET pods/a"] = CloudUnavailable("down")
-    assert isinstance(rig.launch("a")[0], CloudUnavailable)
     rig.store.things[PODS].clear()
     rig.store.fails["POST pods/a"] = AlreadyExists("it was there")
     assert isinstance(rig.launch("a")[0], OutcomeUnknown)
+
+
+@pytest.mark.parametrize("why", [AlreadyExists("it is there"), QuotaExceeded("exceeded quota")])
+@pytest.mark.parametrize(
+    "error", [CloudUnavailable("down"), RateLimited("slow down", retry_after_s=7), NotAllowed("no")]
+)
+def test_what_cannot_be_looked_at_may_be_the_machine(why: ProviderError, error: ProviderError) -> None:
+    """A proxy may have sent the request twice."""
+    rig = Rig(**OWN_DISK)
+    rig.launch("a")
+    rig.store.fails |= {"POST pods/a": why, "GET pods/a": error}
+    (result,) = rig.launch("a")
+    assert isinstance(result, OutcomeUnknown)
+    assert (result.retry_after_s, str(error) in str(result)) == (error.retry_after_s, True)
+    assert rig.store.names(VOLUMES) == ["a"]
+    assert [machine(one) for one in rig.launch("a")] == ["a"]
+
+
+def test_what_is_no_answer_says_nothing_of_what_was_made() -> None:
+    rig = Rig()
+    rig.listing.refresh()
+    rig.store.answers_nonsense = True
+    assert isinstance(rig.launch("a")[0], OutcomeUnknown)
+    rig.store.sent.clear()
+    rig.listing.refresh()
+    assert rig.calls() == ["LIST pods"]
+    assert rig.listing.find("a") is not None
 
 
 def test_a_quota_may_be_full_of_the_very_machine() -> None:
