@@ -19,7 +19,9 @@ from providers.openshift.settings import OpenShiftSettings
 
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
 _NEVER_AN_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-_NEVER_A_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_NEVER_A_CONTAINER = frozenset({"CreateContainerConfigError"})
+_CONTAINERS = frozenset({"CreateContainerError", "RunContainerError"})
+"""A runtime that has much to do says so too, and makes the container at the next try."""
 _NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|unknown manifest|unauthorized|denied|authentication required|invalid reference"
     r"|does not exist",
@@ -40,7 +42,10 @@ Pod = Mapping[str, Any]
 
 
 class Pull(NamedTuple):
-    """How an image has failed to come so far. The words are those of the first failure that said more than to wait."""
+    """How an image, or its container, has failed to come so far.
+
+    The words are those of the first failure that said more than to wait.
+    """
 
     words: str
     for_s: float
@@ -109,9 +114,9 @@ def has_started(pod: Pod) -> bool:
 
 
 def pull_trouble(pod: Pod) -> str | None:
-    """What is said of an image that does not come; None: nothing is wrong with it so far."""
+    """What is said of an image, or of its container, that does not come; None: nothing is wrong with it so far."""
     said = _wait(pod)
-    return str(said.get("message") or said["reason"]) if said.get("reason") in _PULLS else None
+    return str(said.get("message") or said["reason"]) if said.get("reason") in _PULLS | _CONTAINERS else None
 
 
 def is_telling(words: str) -> bool:
@@ -200,10 +205,13 @@ def _waiting(pod: Pod, settings: OpenShiftSettings, pull: Pull | None) -> Verdic
         return Verdict(InstanceState.ERROR, f"its image cannot be used: {reason}: {words}", "image")
     if reason in _NEVER_A_CONTAINER:
         return Verdict(InstanceState.ERROR, f"its container cannot be made: {reason}: {words}", "request")
+    late = pull is not None and pull.for_s >= settings.image_pull_s
+    if reason in _CONTAINERS and late:
+        cause = "image" if _NO_SUCH_PROGRAM.search(words) else ""
+        return Verdict(InstanceState.ERROR, f"its container cannot be made: {reason}: {words}", cause)
     if reason not in _PULLS:
         return None
     known = plain(pull.words) if pull is not None else words
-    late = pull is not None and pull.for_s >= settings.image_pull_s
     if late or _NO_SUCH_IMAGE.search(known):
         return Verdict(InstanceState.ERROR, f"its image cannot be pulled: {known}", "image")
     return None

@@ -40,6 +40,7 @@ TABLE: list[tuple[str, Pod, float, S, str, str]] = [
     ("bad-name", waiting("InvalidImageName", "couldn't parse"), 0, S.ERROR, "image", "InvalidImageName"),
     ("never-pull", waiting("ErrImageNeverPull", "not present"), 0, S.ERROR, "image", "ErrImageNeverPull"),
     ("no-config", waiting("CreateContainerConfigError", "secret x"), 0, S.ERROR, "request", "secret x"),
+    ("runtime-is-busy", waiting("CreateContainerError", "context deadline exceeded"), 999, S.PENDING, "", ""),
     ("evicted", over("Failed", 137, "Error", reason="Evicted", message="low on memory"), 0, S.TERMINATED, "",
      "Evicted: low on memory"),
     ("evicted-old", pod(phase="Failed", reason="Evicted", message="disk"), 0, S.TERMINATED, "", "Evicted: disk"),
@@ -99,6 +100,21 @@ def test_what_has_started_has_ended_whatever_a_kubelet_says(reason: str) -> None
     found = verdict.verdict(said, settings(), BORN_S, ran=True)
     assert (found.state, found.cause) == (S.TERMINATED, "")
     assert "Allocate failed" in found.error
+
+
+@pytest.mark.parametrize("reason", ["CreateContainerError", "RunContainerError"])
+@pytest.mark.parametrize(
+    ("words", "for_s", "state", "cause"),
+    [('name "node" is reserved for "0a1b"', 119, S.PENDING, ""), ('name "node" is reserved', 120, S.ERROR, ""),
+     ("exec: sh: executable file not found in $PATH", 120, S.ERROR, "image")],
+)  # fmt: skip
+def test_a_runtime_is_given_time_to_make_the_container(
+    reason: str, words: str, for_s: float, state: S, cause: str
+) -> None:
+    said = waiting(reason, words)
+    assert verdict.pull_trouble(said) == words
+    found = verdict.verdict(said, settings(), 0, Pull(words, for_s))
+    assert (found.state, found.cause, words in found.error) == (state, cause, state is S.ERROR)
 
 
 def test_why_somebody_else_takes_it() -> None:
