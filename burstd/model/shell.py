@@ -95,7 +95,7 @@ class Wire(Protocol):
 class Shell(Protocol):
     """A way into one machine, with the rights that burstd has there. Not for several threads at once, but its wires.
 
-    Close it, or use ``with``.
+    Close it, or use ``with``. What burstd will never be allowed to do there raises NodeRefused.
     """
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - as in subprocess.run

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from burstd.model.errors import ProviderError
+from burstd.model.errors import NodeRefused, NotAllowed, ProviderError
 from burstd.model.shell import LINE_BYTES, OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening, Result
 from providers.openshift.calls import Calls
 from providers.openshift.pods import CONTAINER
@@ -105,6 +105,9 @@ class PodShell:
     def _exec(self, argv: Sequence[str], name: str) -> _Socket:
         try:
             socket = self._calls.exec_socket(self._pod, argv, container=CONTAINER)
+        except NotAllowed as error:
+            # It would not be otherwise in a while, and each machine would be paid for until its time is over.
+            raise NodeRefused(f"{name} may not be started in pod {self._pod}: {error}", cause=error.cause) from None
         except (ProviderError, OSError) as error:
             raise ConnectionLost(f"{name} could not be started in pod {self._pod}: {error}") from None
         self._open.add(socket)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import CloudUnavailable
+from burstd.model.errors import CloudUnavailable, NodeRefused, NotAllowed
 from burstd.model.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening
 from providers.openshift.calls import Calls
 from providers.openshift.shell import PodShell
@@ -156,6 +156,17 @@ def test_a_script_goes_through_standard_input(pods: Pods, shell: PodShell) -> No
     assert not pods.opened[-1].unread
     assert not any("first" in word for word in pods.asked[-1])
     assert shell.script("cat; echo $#").out == "0\n"
+
+
+def test_what_is_forbidden_is_not_waited_for(pods: Pods, shell: PodShell) -> None:
+    def forbidden(_: Any) -> Any:
+        raise NotAllowed("cannot create pods/exec")
+
+    pods.make = forbidden
+    for call in (lambda: shell.run(["true"]), lambda: shell.script("true"), lambda: shell.talk(["true"])):
+        with pytest.raises(NodeRefused, match="pod n1: cannot create pods/exec") as refused:
+            call()
+        assert refused.value.cause == "denied"
 
 
 def test_what_goes_wrong_is_told(pods: Pods, shell: PodShell) -> None:
