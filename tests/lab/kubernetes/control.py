@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from providers.sandbox.machine import tool
 from tests.lab.kubernetes.certificates import Authority, signing_key
 
 PORT = 6443
@@ -20,6 +21,8 @@ _CONTROLLERS = (
     "job", "namespace", "nodelifecycle", "persistentvolume-binder", "podgc", "pv-protection", "pvc-protection",
     "replicaset", "resourcequota", "root-ca-cert-publisher", "serviceaccount", "serviceaccount-token", "statefulset",
 )  # fmt: skip
+_OWN_VOLUMES = 'mkdir -p "$0" /tmp/hostpath_pv && mount --bind "$0" /tmp/hostpath_pv && exec "$@"'
+"""The controllers make volumes in that folder, wherever they run: theirs is in their own state."""
 _ADMISSION = ("NodeRestriction", "ResourceQuota", "LimitRanger")
 
 
@@ -111,7 +114,8 @@ class Control:
             SCHEDULER: self._scheduler_words,
         }[name]()
         program = name if name == ETCD else str(self.bin / name)
-        return [program, *made, *self.flags.get(name, ())]
+        alone = [tool("unshare"), "--mount", "--", "sh", "-c", _OWN_VOLUMES, f"{self.state}/volumes"]
+        return [*(alone if name == CONTROLLERS else ()), program, *made, *self.flags.get(name, ())]
 
     def _etcd_words(self) -> list[str]:
         peer = f"http://{self.inner}:{_PEER}"

@@ -193,6 +193,9 @@ def test_claim_of_the_default_class_is_bound_and_another_is_not(cluster: Kuberne
         api.post(claims, {**head, "spec": {**wanted, **more}})
     cluster.wait(lambda: api.get(f"{claims}/made")["status"]["phase"] == "Bound", "it is bound")
     assert api.get(f"{claims}/waits")["status"]["phase"] == "Pending"
+    (volume,) = (cluster.state / "volumes").iterdir()
+    api.delete(f"{claims}/made")
+    cluster.wait(lambda: not volume.exists(), "the volume is gone")
 
 
 def test_user_has_the_rules_and_no_more(cluster: KubernetesPlane, api: Api) -> None:
