@@ -73,7 +73,7 @@ class ImageDesk:
     def _ask(self, key: _Key, known: _Known) -> None:
         name, word = key
         source = self._sources[name]
-        known.asking, known.due = True, self._clock.now() + self._pace.images_s
+        known.asking, known.due = True, self._clock.now() + self._pace.image_polls * self._pace.cloud_poll_s
 
         def done(result: Sequence[str] | Exception) -> None:
             known.asking = False

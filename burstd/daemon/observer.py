@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 log = structlog.get_logger(__name__)
 
 _EXPECTED = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN, S.CLOSING})
+_NODES = frozenset({S.READY, S.OPEN, S.CLOSING})
 _RESTLESS = frozenset({S.LAUNCHING, S.BOOTING, S.TERMINATING})
 
 
@@ -50,8 +51,8 @@ class Pace:
     notices_s: float = 5.0
     """The queues of notices and, where Slurm's state directory is watched, the nodes, while there are spot machines."""
     notices_idle_s: float = 60.0
-    images_s: float = 60.0
-    """The versions of images, where a cloud has them."""
+    image_polls: float = 4.0
+    """The versions of images, where a cloud has them, at every so many polls of the cloud."""
     prove_retry_s: float = 0.5
     call_retry_s: float = 2.0
     """First pause before a failed call is repeated; doubles to a minute."""
@@ -270,13 +271,16 @@ class Observer:
         claims = {c.id: c for c in self._claims()}
         ownership = Ownership(claims.values(), listing.instances)
         alive = {ownership.claim_of(i) for i in listing.instances if not i.state.ended}
+        broken = {ownership.claim_of(i) for i in listing.instances if i.state is InstanceState.ERROR}
         for claim in claims.values():
             if claim.offer.provider != name:
                 continue
             asked = claim.launch_called
             due = claim.state in _EXPECTED and asked is not None and view.listed > asked + view.settle_s
+            # Before it was a node, one in error is a launch that the cloud refuses late.
+            there = claim.id in alive and not (claim.state in _NODES and claim.id in broken)
             # A launch without an answer is absent by right until it was asked for again.
-            if claim.id in alive or not due or (claim.state is S.LAUNCHING and not claim.instance_id):
+            if there or not due or (claim.state is S.LAUNCHING and not claim.instance_id):
                 self.absent.pop(claim.id, None)
             else:
                 self.absent[claim.id] = _again(self.absent.get(claim.id), view.listed)

@@ -20,7 +20,7 @@ import httpx
 
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.model.offer import OfferRule, Pool
-from tests.lab.base_site import JOB_DIR, BaseSite
+from tests.lab.base_site import BaseSite
 from tests.lab.kept import LabFailed
 from tests.lab.kubernetes.api import shut
 from tests.lab.kubernetes.images import Image, Layer
@@ -147,7 +147,7 @@ class OpenShiftSite(BaseSite):
         """Both sections of burstd.toml."""
         size = "cpus = 2, memory = 1200"
         common = {"kind": "openshift", "image": f"imagestream:{STREAM}:latest", "key_secret": KEY_SECRET, "shm": "16M"}
-        scratch = f'scratch = {{ path = "{JOB_DIR}", size = "256M" }}\n'
+        scratch = 'scratch = { size = "256M" }\n'
         groups = {
             "cpu": f'prices = {{ cpu = "0.02" }}\nsizes.two = {{ {size} }}\n',
             "gpu": f'prices = {{ gpu = "2.00" }}\ngres = "h100"\nsizes.one = {{ {size}, gpus = 1 }}\n',
