@@ -31,8 +31,9 @@ _DATA = 0
 # command that left any. $1: length of standard input. The command follows.
 _RUN = """n=$1; shift; [ "$n" -gt 0 ] || exec "$@" </dev/null
 head -c "$n" | { "$@"; rc=$?; cat >/dev/null; exit "$rc"; }"""
-# $1: length of the script, which comes first; $2: length of its standard input. Arguments of the script follow.
-_SCRIPT = 't=$(head -c "$1"; echo .); n=$2; shift 2; set -- "$n" sh -c "${t%.}" sh "$@"\n' + _RUN
+# The script comes first, byte by byte: some take more from a pipe than they are told. $1: its length, $2: that of its
+# standard input. Its arguments follow.
+_SCRIPT = 't=$(dd bs=1 count="$1" 2>/dev/null; echo .); n=$2; shift 2; set -- "$n" sh -c "${t%.}" sh "$@"\n' + _RUN
 # Tells the sockets that listen (0A), as the kernel has them: address and port in hexadecimal digits.
 _LISTENERS = ("awk", '$4 == "0A" { print $2 }', "/proc/net/tcp", "/proc/net/tcp6")
 _LOOPBACK = ("00000000", "0100007F", "0" * 32, "0" * 24 + "01000000")

@@ -83,11 +83,11 @@ name_me
 : >"$room/ready"
 say "ready as $(id -un 2>/dev/null || echo "uid $me")"
 
-# Waiting for the child reaps all that became children of process 1. A slurmd that is gone may be about to be started
-# anew; the pod ends with one that stays away.
+# Waiting for the child reaps all that became children of process 1. `scontrol reconfigure` replaces slurmd by another
+# process; the pod ends with one that stays away. start.sh says when it starts one anew.
 shown=
 absent=0
-while [ "$absent" -lt 30 ]; do
+while [ "$absent" -lt 10 ]; do
     # prestop.sh says whether there may be something left to bring home; the kubelet ends the wait at the latest.
     if [ -n "$ended" ] && { [ ! -e "$room/stay" ] || ! slurmd_lives || switched_off; }; then
         break

@@ -45,6 +45,7 @@ overlooked() {
 # To be repeated: one that runs under this name is left alone, unless slurmctld does not count it.
 if [ -e "$room/slurmd.started" ] && lives; then
     if [ "$(cat "$room/name")" = "$name" ] && ! overlooked; then exit 0; fi
+    rm -f "$room/slurmd.started"
     kill "$pid" 2>/dev/null || true
     tries=200
     while lives; do
