@@ -30,6 +30,7 @@ def test_it_has_what_is_not_python_too(wheel: Path) -> None:
         "burstd/share/systemd/burstd.service",
         "burstd/store/migrations/env.py",
         "burstd/py.typed",
+        "providers/openshift/scripts/init.sh",
     ):
         assert wanted in names
     assert not [n for n in names if n.startswith(("tests/", "docs/")) or "__pycache__" in n]
