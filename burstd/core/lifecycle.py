@@ -87,6 +87,13 @@ def lost(claim: Claim, view: View) -> Move | None:
     instance = view.by_claim.get(claim.id)
     if instance is None and view.now - seen.first < ABSENT_S:
         return None
+    if instance is not None and instance.state is InstanceState.ERROR:
+        # Some run on all the same, and a person may resume one that was stopped: Slurm has the last word.
+        node = view.node(claim.slot)
+        if node is None or node.up:
+            return None
+        words = sentence("is in error, and its node is not up", instance.error)
+        return Move(claim.id, claim.state, S.LOST, f"instance {instance.id} {words}", error="lost")
     why = instance.error if instance and instance.error else "the cloud lists it no more"
     error = ENDED if instance is not None and instance.state is InstanceState.TERMINATED else "lost"
     return Move(claim.id, claim.state, S.LOST, f"instance {claim.instance_id or claim.id} is gone: {why}", error=error)

@@ -271,14 +271,17 @@ class Observer:
         claims = {c.id: c for c in self._claims()}
         ownership = Ownership(claims.values(), listing.instances)
         alive = {ownership.claim_of(i) for i in listing.instances if not i.state.ended}
-        broken = {ownership.claim_of(i) for i in listing.instances if i.state is InstanceState.ERROR}
+        sound = {
+            ownership.claim_of(i) for i in listing.instances
+            if not i.state.ended and i.state is not InstanceState.ERROR
+        }  # fmt: skip
         for claim in claims.values():
             if claim.offer.provider != name:
                 continue
             asked = claim.launch_called
             due = claim.state in _EXPECTED and asked is not None and view.listed > asked + view.settle_s
             # Before it was a node, one in error is a launch that the cloud refuses late.
-            there = claim.id in alive and not (claim.state in _NODES and claim.id in broken)
+            there = claim.id in (sound if claim.state in _NODES else alive)
             # A launch without an answer is absent by right until it was asked for again.
             if there or not due or (claim.state is S.LAUNCHING and not claim.instance_id):
                 self.absent.pop(claim.id, None)

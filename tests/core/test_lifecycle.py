@@ -215,6 +215,56 @@ def told(actions: list[Action]) -> list[str]:
         ),
         ("an open one whose machine is gone", claim(S.OPEN), {"absent": TWICE, "node": node()}, ["Move:lost"]),
         ("an open one is left alone", claim(S.OPEN), {"instances": (instance(),), "node": node()}, NONE),
+        *(
+            (
+                f"{state} in error while its node is {'up' if up else 'not up'}",
+                claim(state),
+                {
+                    "absent": {"c1": Sighting(2, NOW - 1)},
+                    "instances": (instance(InstanceState.ERROR),),
+                    "bound": True,
+                    "node": node("ALLOCATED", frozenset() if up else frozenset({"NOT_RESPONDING"}), cpus_allocated=4),
+                },
+                moves,
+            )
+            for state, up, moves in (
+                (S.READY, False, ["Move:lost"]),
+                (S.OPEN, False, ["Move:lost"]),
+                (S.CLOSING, False, ["Move:lost"]),
+                (S.READY, True, NONE),
+                (S.OPEN, True, NONE),
+                (S.CLOSING, True, NONE),
+            )
+        ),
+        (
+            "an open one in error that was seen once",
+            claim(S.OPEN),
+            {
+                "absent": ONCE,
+                "instances": (instance(InstanceState.ERROR),),
+                "node": node("DOWN"),
+            },
+            NONE,
+        ),
+        (
+            "nor where Slurm is not heard",
+            claim(S.OPEN),
+            {
+                "absent": TWICE,
+                "instances": (instance(InstanceState.ERROR),),
+                "slurm_up": False,
+            },
+            NONE,
+        ),
+        (
+            "what is lost in error is ended too",
+            claim(S.TERMINATING, error="lost"),
+            {
+                "instances": (instance(InstanceState.ERROR),),
+                "node": node("DOWN", OFF),
+            },
+            ["Terminate"],
+        ),
         ("closed and idle goes", claim(S.CLOSING), {"node": node()}, ["PowerDown"]),
         ("not before Slurm was read anew", claim(S.CLOSING, since=NOW), {"node": node()}, NONE),
         ("not before the gate is down", claim(S.CLOSING), {"node": node(), "gated": False}, NONE),

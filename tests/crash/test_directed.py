@@ -146,6 +146,23 @@ def test_a_machine_that_a_cloud_says_runs_but_is_dead_is_replaced(tmp_path: Path
     ends_well(w, job)
 
 
+def test_a_machine_in_error_works_on_as_long_as_it_is_a_node(tmp_path: Path, template: Path) -> None:
+    """Nova says so of some that run, a pod of one that its kubelet does not admit again."""
+    w = World(tmp_path, template=template, alpha="sim")
+    job = w.slurm.submit(JobSpec(run_s=600))
+    claim = running(w, job)
+    w.kits["alpha"].misreport(claim.instance_id, "error")
+    w.run(120)
+    assert (w.states(job), w.claim_on(claim.slot).state) == ([RUNNING], ClaimState.OPEN)
+    w.machines.end(claim.address)
+    until(w, lambda: w.slurm.node(claim.slot).down or "NOT_RESPONDING" in w.slurm.node(claim.slot).flags, 400)
+    until(w, lambda: w.store.claim(claim.id).error == "lost", 20)
+    assert "in error" in w.store.claim(claim.id).reason
+    until(w, lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 60)
+    assert running(w, job, 300).id != claim.id
+    ends_well(w, job)
+
+
 def test_an_end_that_is_promised_and_does_not_come_is_asked_for_again(tmp_path: Path, template: Path) -> None:
     w = World(tmp_path, template=template, alpha="sim")
     job = w.slurm.submit(JobSpec(run_s=30))
