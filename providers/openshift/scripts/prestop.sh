@@ -19,7 +19,7 @@ is_this() {
     case $address in
     *[!0-9.]* | '') return 0 ;; # a name, or it cannot be told
     esac
-    grep -q -F "|-- $address" /proc/net/fib_trie 2>/dev/null
+    awk -v is="$address" '$1 == "|--" && $2 == is { found = 1 } END { exit !found }' /proc/net/fib_trie 2>/dev/null
 }
 
 known=$(timeout 10 sinfo -h -N -n "$name" -o '%T|%E' 2>/dev/null | head -n 1)

@@ -9,13 +9,14 @@
 # - A slurmd with a file of its own goes on with it after `scontrol reconfigure`. slurmctld says in its log that the
 #   node's slurm.conf differs (DebugFlags=NO_CONF_HASH keeps it quiet).
 # And where the pod does not run as root:
-# - slurmctld gives the configuration to root and to SlurmUser only, and takes registrations from them only: the pod must
-#   run as SlurmUser's uid. Credentials of jobs are for SlurmdUser's, so that slurmctld's slurm.conf must name the same.
-# - SlurmdUser must be the one who runs slurmd, and have a name here; SlurmdSpoolDir must be his own, or not be there and
-#   its folder be writable.
-# - `srun` runs as the pod's user, whoever asks. A batch job of anybody else fails, as slurmstepd gives him its folder and
-#   script, which only root may (chown: Operation not permitted); with $keeper, a library whose chown does nothing, it
-#   runs as the pod's user, but cannot `srun` inside.
+# - slurmctld gives the configuration to root and to SlurmUser only, and takes registrations from them only, whatever
+#   SlurmdUser is: the pod must run as SlurmUser's uid.
+# - That user must have a name here; the cluster's SlurmdSpoolDir must be his own, or not be there and its folder be
+#   writable (slurmd does chmod on it).
+# - `srun` from elsewhere runs as the pod's user, whoever asks; with 22.05 only where slurmctld's SlurmdUser is the same,
+#   and then no more on nodes whose slurmd runs as root. A batch job of anybody else fails, as slurmstepd gives him its
+#   folder and script, which only root may (chown: Operation not permitted); with $keeper, a library whose chown does
+#   nothing, it runs as the pod's user, but cannot `srun` inside.
 set -eu
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -42,9 +43,15 @@ overlooked() {
     timeout 5 scontrol -o show node "$name" 2>/dev/null | grep -q 'State=[A-Z_+]*POWERING_UP'
 }
 
+# One at a time: who asked for the last may have lost patience, and it goes on all the same. No user may hold the lock.
+umask 077
+exec 9>"$room/start.lock"
+umask 022
+flock -w 50 9 || fail "another start of slurmd takes more than 50 s"
+
 # To be repeated: one that runs under this name is left alone, unless slurmctld does not count it.
-if [ -e "$room/slurmd.started" ] && lives; then
-    if [ "$(cat "$room/name")" = "$name" ] && ! overlooked; then exit 0; fi
+if lives; then
+    if [ -e "$room/slurmd.started" ] && [ "$(cat "$room/name")" = "$name" ] && ! overlooked; then exit 0; fi
     rm -f "$room/slurmd.started"
     kill "$pid" 2>/dev/null || true
     tries=200
@@ -79,9 +86,9 @@ source_of_conf() {
         return
     fi
     rm -f /run/slurm/conf
-    slurmd -N "$name" --conf-server "$server" -G </dev/null >"$room/fetch.log" 2>&1 &
+    slurmd -N "$name" --conf-server "$server" -G </dev/null >"$room/fetch.log" 2>&1 9>&- &
     fetching=$!
-    tries=450
+    tries=300
     until [ -e /run/slurm/conf/slurm.conf ]; do
         tries=$((tries - 1))
         if [ "$tries" -eq 0 ] || ! kill -0 "$fetching" 2>/dev/null; then
@@ -193,7 +200,7 @@ if [ "$(id -u)" -ne 0 ] && [ -e "$keeper" ]; then
     LD_PRELOAD=${LD_PRELOAD:+$LD_PRELOAD:}$keeper
     export LD_PRELOAD
 fi
-if ! slurmd -N "$name" -f "$conf/slurm.conf" "$@" -b </dev/null >"$room/slurmd.out" 2>&1; then
+if ! slurmd -N "$name" -f "$conf/slurm.conf" "$@" -b </dev/null >"$room/slurmd.out" 2>&1 9>&-; then
     # Its last words may be in its log only.
     [ ! -s "$room/log" ] || tail -n 5 "$(cat "$room/log")" >>"$room/slurmd.out" || :
     fail "slurmd does not start: $(why <"$room/slurmd.out")"
