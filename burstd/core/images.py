@@ -7,7 +7,7 @@ names the version, and the one before it is taken. A version of which there was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from burstd.core.keeping import kept
@@ -111,5 +111,4 @@ def outdated(snapshot: Snapshot, claim: Claim) -> str:
 
 
 def _versions(snapshot: Snapshot, provider: str, word: str) -> Sequence[str]:
-    known: Mapping[str, Sequence[str]] = snapshot.images.get(provider, {})
-    return known.get(word, ())
+    return snapshot.images.get(provider, {}).get(word, ())

@@ -34,6 +34,8 @@ from burstd.model.snapshot import CloudView, Unavailable
 
 ENDED = "ended"
 """Error of a claim whose machine ended by itself, as its cloud says; ``lost``: it was taken, or is just missing."""
+NOT_SEEN = "proof_timeout"
+"""Error of a claim whose machine answers, and is no node in time."""
 ABSENT_TIMES = 2
 ABSENT_S = 10.0
 """While other machines boot listings are a second apart: a cloud that leaves one out gets that long to think better."""
@@ -190,7 +192,7 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     at_work = at_work or claim.id in view.kept
     # After a long time without burstd: a job that Slurm has started meanwhile runs on it.
     if view.now - claim.since > tuning.prove_timeout_s and not at_work:
-        return failed(claim, "proof_timeout", f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
+        return failed(claim, NOT_SEEN, f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
     if claim.pool not in view.snapshot.pools and not at_work:
         return failed(claim, "pool", f"pool {claim.pool} is not configured any more")
     if claim.id in progress.busy or not claim.address or claim.pool not in view.snapshot.pools:

@@ -107,6 +107,8 @@ BY_LAUNCH = frozenset(
     }
 )
 """Causes that a launch which was carried out disproves; the others are disproved by a node that is ready."""
+LATE = frozenset({"capacity", "image", "request"})
+"""Of these, what some clouds find only after they have taken the launch: a node that is ready disproves it."""
 
 
 def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
@@ -122,7 +124,7 @@ def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
             refused.append(Judged(provider, None, f"its offers could not be read: {cloud.offers.error}"))
         else:
             for offer in cloud.offers:
-                why = _refusal(pool, offer, closed, snapshot.now)
+                why = _refusal(pool, offer, closed, snapshot)
                 if why:
                     refused.append(Judged(offer.id, offer, why))
                 else:
@@ -199,7 +201,7 @@ def longer(
 def mended_by(breakers: Iterable[Breaker], offer: Offer, *, ready: bool) -> tuple[Breaker, ...]:
     """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and proving a node."""
     parts = _parts(offer)
-    return tuple(b for b in breakers if ready == (b.cause not in BY_LAUNCH) and _covers(b.key, parts))
+    return tuple(b for b in breakers if ready == (b.cause not in BY_LAUNCH - LATE) and _covers(b.key, parts))
 
 
 def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
@@ -213,17 +215,20 @@ def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
 _BY_RULE = "the pool's rules leave it out"
 
 
-def _refusal(pool: Pool, offer: Offer, breakers: Covering, now: float) -> str:
+def _refusal(pool: Pool, offer: Offer, breakers: Covering, snapshot: Snapshot) -> str:
     if not any(rule.allows(offer) for rule in pool.rules):
         return _BY_RULE
     lacking = _too_small(pool, offer)
     if lacking:
         return f"smaller than the pool's slots: {lacking}"
+    word = image_word(pool, offer)
+    if snapshot.images.get(offer.provider, {}).get(word) == ():
+        return f"the versions of image {word or 'of the settings'} have not been read yet"
     closed = breakers.of(offer)
     if closed:
         last = max(closed, key=lambda b: b.until)
         error = f": {last.error}" if last.error else ""
-        return f"failed {last.failures} time(s) ({last.cause}{error}), tried again in {last.until - now:.0f} s"
+        return f"failed {last.failures} time(s) ({last.cause}{error}), tried again in {last.until - snapshot.now:.0f} s"
     return ""
 
 

@@ -12,6 +12,7 @@ from itertools import groupby
 
 import structlog
 
+from burstd.core.lifecycle import NOT_SEEN
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
@@ -234,8 +235,11 @@ class Executor:
         if claim.state is not action.old:
             return 0
         fields: ClaimFields = {}
-        if action.error:
-            fields["error"] = action.error
+        # What Slurm did not see in time failed by the machine's fault where the machine said so last.
+        own = self._memory.last_cause.get(claim.id, "") if action.error == NOT_SEEN else ""
+        error = own or action.error
+        if error:
+            fields["error"] = error
         if action.instance_id:
             fields["instance_id"] = action.instance_id
         if action.address:
@@ -250,11 +254,11 @@ class Executor:
         last_word = self._memory.last_word.get(claim.id, "") if action.new is S.FAILED else ""
         reason = f"{action.reason}; last: {last_word}" if last_word else action.reason
         self._store.move(claim.id, action.old, action.new, reason, **fields)
-        if action.new is S.FAILED and action.error != BY_SETTINGS:
-            self._trust.failed(claim, action.error, reason)
+        if action.new is S.FAILED and error != BY_SETTINGS:
+            self._trust.failed(claim, error, reason)
         if action.new is S.LOST and action.old in _YOUNG:
             # A cloud that ends machines before they are nodes would be asked for ever.
-            self._trust.failed(claim, "interrupted" if claim.offer.spot else action.error, reason)
+            self._trust.failed(claim, "interrupted" if claim.offer.spot else error, reason)
         if action.new is S.READY:
             self._trust.proved(claim)
         if action.new is S.GONE:
@@ -307,7 +311,7 @@ class Executor:
         """A machine that is not ready is tried again; one that is refused, or breaks the prover, is given back."""
         if isinstance(error, NodeNotReady):
             self._memory.rest(claim.id, self._clock.now(), self._memory.pace.prove_retry_s)
-            self._memory.last_word[claim.id] = str(error)
+            self._memory.last_word[claim.id], self._memory.last_cause[claim.id] = str(error), error.cause
             log.debug("not ready yet", claim=claim.id, slot=claim.slot, error=str(error))
             return
         if not isinstance(error, BurstdError):

@@ -11,7 +11,7 @@ from burstd.core.named_images import words_named
 from burstd.daemon.observer import Pace
 from burstd.daemon.workers import Workers
 from burstd.model.clock import Clock
-from burstd.model.errors import BurstdError
+from burstd.model.errors import BadRequest, BurstdError
 from burstd.model.offer import Pool
 from burstd.model.provider import Images, Provider
 
@@ -25,6 +25,7 @@ class _Known:
     versions: tuple[str, ...] = ()
     due: float = float("-inf")
     asking: bool = False
+    failures: int = 0
     error: str = ""
 
 
@@ -55,11 +56,10 @@ class ImageDesk:
         return min((known.due for known in self._known.values() if not known.asking), default=float("inf"))
 
     def known(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """By provider and word, the versions, newest first."""
+        """By provider and word, the versions, newest first; none: they were never read so far."""
         found: dict[str, dict[str, tuple[str, ...]]] = {}
         for (name, word), known in self._known.items():
-            if known.versions:
-                found.setdefault(name, {})[word] = known.versions
+            found.setdefault(name, {})[word] = known.versions
         return found
 
     def alarms(self) -> list[str]:
@@ -77,12 +77,14 @@ class ImageDesk:
 
         def done(result: Sequence[str] | Exception) -> None:
             known.asking = False
+            if not result:
+                result = BadRequest(f"{name} knows no version of image {word!r}")
             if isinstance(result, Exception):
                 self._failed(name, word, known, result)
                 return
             if known.versions and known.versions[0] != result[0]:
                 log.info("image has a new version", provider=name, image=word, version=result[0])
-            known.versions, known.error = tuple(result), ""
+            known.versions, known.failures, known.error = tuple(result), 0, ""
 
         def quiet(result: Sequence[str]) -> bool:
             return tuple(result) == known.versions
@@ -91,6 +93,8 @@ class ImageDesk:
 
     def _failed(self, name: str, word: str, known: _Known, error: Exception) -> None:
         text = str(error) or type(error).__name__
+        pause = self._pace.call_retry_s * 2.0 ** min(known.failures, 10)
+        known.failures, known.due = known.failures + 1, min(known.due, self._clock.now() + pause)
         if not isinstance(error, BurstdError):
             log.error("provider broke while telling an image's versions", provider=name, image=word, exc_info=error)
         elif text != known.error:

@@ -33,6 +33,8 @@ class Memory:
     started: dict[str, float] = field(default_factory=dict)
     last_word: dict[str, str] = field(default_factory=dict)
     """What a claim's machine said when it was not ready, for the day when its time is over."""
+    last_cause: dict[str, str] = field(default_factory=dict)
+    """The word for it, where it is the machine's own fault."""
     registered: dict[str, float] = field(default_factory=dict)
     """When Slurm was last told a slot's address."""
     tidied: dict[str, float] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Memory:
         self.proved.discard(claim_id)
         self.started.pop(claim_id, None)
         self.last_word.pop(claim_id, None)
+        self.last_cause.pop(claim_id, None)
 
     def refused(self, action: Action, error: str, now: float) -> None:
         """Slurm said no: the same step is not tried again for a few seconds."""

@@ -57,10 +57,11 @@ class Terminator:
 
     def _ended(self, claims: Sequence[str]) -> None:
         self._memory.ended.update(claims)
-        for claim_id in claims:
-            claim = self._store.claim(claim_id)
-            if claim.billed_from is not None and claim.billed_until is None:
-                self._store.touch(claim_id, billed_until=self._clock.now())
+        with self._store.batch():
+            for claim_id in claims:
+                claim = self._store.claim(claim_id)
+                if claim.billed_from is not None and claim.billed_until is None:
+                    self._store.touch(claim_id, billed_until=self._clock.now())
 
     def remove(self, action: RemoveOrphans) -> int:
         """Removes instances and leftovers; what a live claim has on record by now is left alone."""

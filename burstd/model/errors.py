@@ -87,6 +87,9 @@ class SchedulerRefused(BurstdError):
 class NodeNotReady(BurstdError):
     """The machine cannot be reached, or proved, yet: trying again makes sense."""
 
+    cause = ""
+    """A short word where it is the machine's own fault, and will be in the end: that of the claim's error then."""
+
 
 class NodeRefused(BurstdError):
     """The machine is not what the site needs: the difference is named in the message."""

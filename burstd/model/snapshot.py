@@ -161,7 +161,10 @@ class Snapshot:
     store_nodes: tuple[StoreNode, ...] = ()
     """What each store whose node burstd launches wants."""
     images: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """By provider and word, the versions of the images that pools name, newest first; not of clouds that know none."""
+    """By provider and word, the versions of the images that pools name, newest first; empty: they are not known yet.
+
+    Not of clouds whose images have no versions.
+    """
 
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""

@@ -36,6 +36,13 @@ class SlurmdNotStarted(NodeNotReady):
     """slurmd did not start; slurmctld may be down, or not know the node so far."""
 
     again = True
+    cause = "slurmd"
+
+
+class NoConfiguration(NodeNotReady):
+    """slurmctld does not give slurmd its configuration, so far."""
+
+    again = True
 
 
 class HeadNotReady(NodeNotReady):

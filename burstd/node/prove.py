@@ -15,11 +15,13 @@ import structlog
 
 from burstd.model.shell import CommandTimedOut, ConnectionLost, Shell
 from burstd.node.checks import Expected, Failure, judge
-from burstd.node.errors import CommandFailed, SlurmdNotStarted
+from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted
 from burstd.node.facts import Facts, gather
 
 log = structlog.get_logger(__name__)
 
+_LATER = 75
+"""Exit status of a script that could not so far: EX_TEMPFAIL of sysexits.h."""
 NVIDIA = "/dev/nvidia[0-9]*"
 _WORD = re.compile(r"^[A-Za-z0-9_.,:/=@%+-]+$")
 
@@ -101,8 +103,8 @@ def start(
     directly. ``command`` is run instead of all that, with ``{slot}`` and ``{conf_server}`` filled in.
     ``watch``: a script by which the machine learns that its cloud takes it back, and drains the node (watch.sh).
 
-    Raises SlurmdNotStarted, ConnectionLost, CommandTimedOut, ValueError (a word that no option may hold) and what
-    ``connect`` raises.
+    Raises SlurmdNotStarted, NoConfiguration, ConnectionLost, CommandTimedOut, ValueError (a word that no option may
+    hold) and what ``connect`` raises.
     """
     words = [slot, *(["--conf-server", conf_server] if conf_server else []), *options]
     for word in words:
@@ -118,7 +120,8 @@ def start(
         if done.rc == 0 and watch:
             _watch(session, slot, watch)
     if done.rc != 0:
-        raise SlurmdNotStarted(f"slurmd did not start as {slot}: {done.complaint}")
+        kind = NoConfiguration if done.rc == _LATER else SlurmdNotStarted
+        raise kind(f"slurmd did not start as {slot}: {done.complaint}")
 
 
 def _watch(session: Shell, slot: str, script: str) -> None:

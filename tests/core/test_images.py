@@ -55,6 +55,7 @@ def test_a_version_s_breaker_covers_no_offer() -> None:
         (NEW, "slurm", False, True),
         (NEW, "boot", False, True),
         (NEW, "ended", False, True),
+        (NEW, "slurmd", False, True),
         (NEW, "slurm", True, False),
         (NEW, "capacity", False, False),
         (NEW, "interrupted", False, False),
@@ -99,6 +100,11 @@ def test_a_claim_is_made_from_the_version() -> None:
     snapshot = replace(world(job(), pools=(POOL,)), images=IMAGES, breakers=(broken(NEW),))
     made = [a for a in decide(snapshot, (), Tuning()).actions if isinstance(a, MakeClaim)]
     assert [a.image for a in made] == [OLD]
+
+
+def test_nothing_is_started_before_the_versions_are_known() -> None:
+    snapshot = replace(world(job(), pools=(POOL,)), images={"sky": {"stream:node": ()}})
+    assert not [a for a in decide(snapshot, (), Tuning()).actions if isinstance(a, MakeClaim)]
 
 
 def test_idle_nodes_of_another_version_go_one_at_a_time_whatever_a_pin_says() -> None:

@@ -10,14 +10,17 @@ import pytest
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.errors import BadRequest, NodeRefused
 from burstd.model.offer import Pool
+from burstd.node.errors import SlurmdNotStarted
 from burstd.sim.job import JobSpec
 from burstd.sim.prover import SimProver
 from burstd.sim.provider import SimProvider
 from tests.crash.test_directed import ends_well, running, until
-from tests.crash.world import World
+from tests.crash.world import PACE, World
 
 pytestmark = pytest.mark.crash
 LONG = JobSpec(exclusive=True, run_s=1500, time_limit_s=20 * 3600)
+LOOK_S = PACE.image_polls * PACE.cloud_poll_s + 10
+"""Until a new version has been seen."""
 SHORT = JobSpec(exclusive=True, run_s=120, time_limit_s=20 * 3600)
 
 
@@ -69,7 +72,7 @@ def test_a_new_version_that_fails_is_left_for_the_one_before_it(world: World, sh
     running(world, world.slurm.submit(LONG))
     shelf.versions.insert(0, "v2")
     shelf.bad.add("v2")
-    world.run(70)
+    world.run(LOOK_S)
     second = world.slurm.submit(SHORT)
     assert running(world, second, 200).image == "v1"
     # Each cloud was asked for a machine of it once.
@@ -83,7 +86,7 @@ def test_a_new_version_that_fails_is_left_for_the_one_before_it(world: World, sh
     assert tried(world, "v2") == ["alpha", "beta"]
     assert {b.cause for b in world.store.breakers()} <= {"version", "capacity"}
     shelf.versions.insert(0, "v3")
-    world.run(70)
+    world.run(LOOK_S)
     fourth = world.slurm.submit(SHORT)
     assert running(world, fourth, 200).image == "v3"
     ends_well(world, second, third, fourth)
@@ -91,7 +94,7 @@ def test_a_new_version_that_fails_is_left_for_the_one_before_it(world: World, sh
 
 def test_a_version_of_which_there_was_a_node_is_not_to_blame(world: World, shelf: Shelf) -> None:
     shelf.versions.insert(0, "v2")
-    world.run(70)
+    world.run(LOOK_S)
     ends_well(world, world.slurm.submit(SHORT))
     world.calm()
     world.kill()
@@ -118,7 +121,38 @@ def test_an_idle_node_of_an_old_version_goes_before_its_time_and_a_busy_one_stay
 def test_an_image_that_cannot_be_looked_up_any_more_is_told_and_changes_nothing(world: World, shelf: Shelf) -> None:
     running(world, world.slurm.submit(LONG))
     shelf.down = True
-    world.run(70)
+    world.run(LOOK_S)
     assert world.reconciler is not None
     assert "there is no such image" in world.reconciler.alarm
     assert running(world, world.slurm.submit(SHORT), 200).image == "v1"
+
+
+def test_nothing_is_launched_before_an_image_is_known_and_it_is_asked_for_soon_again(
+    shelf: Shelf, tmp_path: Path, template: Path
+) -> None:
+    shelf.down = True
+    world = World(tmp_path, template=template, alpha="sim")
+    job = world.slurm.submit(SHORT)
+    world.run(60)
+    assert world.all_claims() == ()
+    shelf.down = False
+    ends_well(world, job)
+
+
+def test_an_image_whose_slurmd_does_not_start_is_left(
+    world: World, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = SimProver.start
+
+    def started(self: SimProver, claim: Claim, pool: Pool, watch: str = "") -> None:
+        if claim.image == "v2":
+            raise SlurmdNotStarted("slurmd: fatal: no plug-in")
+        start(self, claim, pool, watch)
+
+    monkeypatch.setattr(SimProver, "start", started)
+    shelf.versions.insert(0, "v2")
+    world.run(LOOK_S)
+    job = world.slurm.submit(SHORT)
+    assert running(world, job, 400).image == "v1"
+    assert tried(world, "v2")
+    assert {claim.error for claim in world.all_claims() if claim.image == "v2"} == {"slurmd"}
