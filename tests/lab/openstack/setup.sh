@@ -8,6 +8,8 @@ uv_version=0.13.9
 
 say() { printf '%s\n' "burstd: $*" >&2; }
 die() { say "$*"; exit 1; }
+# shellcheck source=tests/lab/apt.sh
+. "$here/../apt.sh"
 
 python=${PYTHON:-python3}
 cache=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/burstd}
@@ -20,34 +22,8 @@ flock 9
 missing=
 command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || missing="$missing mariadb-server"
 [ -x /usr/sbin/rabbitmq-server ] || missing="$missing rabbitmq-server"
-if [ -n "$missing" ]; then
-  command -v apt-get >/dev/null || die "these Debian packages are missing and there is no apt-get:$missing"
-  [ "$(id -u)" = 0 ] || die "these Debian packages are missing, install them as root:$missing"
-  say "installing$missing"
-  # The packages start their daemons where nobody keeps them from it.
-  policy=/usr/sbin/policy-rc.d
-  mark="# burstd: tests/lab/openstack/setup.sh was ended before it removed this file"
-  ours=
-  if [ ! -e "$policy" ] || grep -qxF "$mark" "$policy"; then
-    ours=$policy
-    trap 'rm -f "$ours"' EXIT
-    trap 'exit 1' HUP INT TERM
-    printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy"
-    chmod 755 "$policy"
-  fi
-  # shellcheck disable=SC2086
-  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
-      --no-install-recommends $missing; } >"$cache/openstack-apt.log" 2>&1 ||
-    { tail -5 "$cache/openstack-apt.log" >&2; die "apt-get could not install$missing"; }
-  rm -f "$ours"
-  trap - EXIT HUP INT TERM
-  # Nor at the next boot.
-  for package in $missing; do
-    unit=$package
-    [ "$unit" != mariadb-server ] || unit=mariadb
-    if command -v systemctl >/dev/null; then systemctl disable --quiet "$unit" 2>/dev/null || true; fi
-  done
-fi
+# shellcheck disable=SC2086
+[ -z "$missing" ] || install_quietly "$cache/openstack-apt.log" $missing
 
 key=$(cat "$here/requirements.txt" "$here/constraints.txt" "$0" | sha256sum | cut -c1-8)
 venv=$cache/openstack-venv-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$key
