@@ -152,7 +152,7 @@ def test_root_with_few_rights_runs_everybodys_jobs(cluster: Cluster) -> None:
 def test_starts_at_once_are_one_and_only_its_own_machine_drains_a_node(cluster: Cluster) -> None:
     """burstd asks again where an answer is late, and the command goes on."""
     pod = Pod(cluster, "cl1", ROOT)
-    again = "sh /burstd/start.sh {} --conf-server head"
+    again = "sh /burstd/start.sh {0} --conf-server head"
     pod.start(f"{again} & {again} && wait $!")
     assert pod.run("grep -c 'slurmd started on' $(cat /run/burstd/log)").stdout.split() == ["1"]
     # The slot has another machine by now, whose address begins with this one's.
