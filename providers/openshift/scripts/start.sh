@@ -93,6 +93,10 @@ source_of_conf() {
     tries=300
     until [ -e /run/slurm/conf/slurm.conf ]; do
         tries=$((tries - 1))
+        if grep -q 'Invalid user id' "$room/fetch.log" 2>/dev/null; then
+            kill "$fetching" 2>/dev/null || true
+            fail "slurmctld at $server wants nothing of uid $(id -u): a pod must run as root, or as SlurmUser's uid"
+        fi
         if [ "$tries" -eq 0 ] || ! kill -0 "$fetching" 2>/dev/null; then
             kill "$fetching" 2>/dev/null || true
             later "slurmctld at $server gives no configuration to uid $(id -u): $(why <"$room/fetch.log")"
