@@ -19,6 +19,7 @@ from kubernetes.config.config_exception import ConfigException
 
 from burstd.model.errors import AuthFailed
 from providers.openshift.errors import plain
+from providers.openshift.patience import Patience
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -26,8 +27,11 @@ _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 class Access:
     """One reading of the credentials. Used from many threads; read again by making another."""
 
-    def __init__(self, kubeconfig: Path | None, context: str, connections: int) -> None:
-        """Raises AuthFailed. ``connections`` are kept open at most; there may be more at a time."""
+    def __init__(self, kubeconfig: Path | None, context: str, connections: int, limit_s: float) -> None:
+        """Raises AuthFailed. ``connections`` are kept open at most; there may be more at a time.
+
+        ``limit_s``: seconds for a program that makes tokens anew; here it is waited for without an end.
+        """
         self._where = "the pod's service account" if _is_inside(kubeconfig) else _named(kubeconfig)
         configuration, reader = client.Configuration(), cast("Any", config)
         # Proxies from the environment are the client's business; repeating calls is burstd's.
@@ -52,6 +56,8 @@ class Access:
             raise AuthFailed(f"cannot use {self._where}: {type(error).__name__}") from None
         self.configuration: Any = configuration
         self.pool: urllib3.PoolManager = pool
+        self._limit_s = limit_s
+        self._tokens = Patience(self._headers, limit_s)
 
     @property
     def host(self) -> str:
@@ -60,6 +66,12 @@ class Access:
 
     def headers(self) -> dict[str, str]:
         """What says who burstd is; a token that is about to expire is read or made anew. Raises AuthFailed."""
+        try:
+            return self._tokens.get()
+        except TimeoutError:
+            raise AuthFailed(f"{self._where} gives no token within {self._limit_s:.0f} s") from None
+
+    def _headers(self) -> dict[str, str]:
         try:
             known = self.configuration.auth_settings().values()
         except Exception as error:  # noqa: BLE001 - see __init__

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 
 from burstd.model.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.openshift.errors import Answer, Expired, of_answer, of_silence
+from providers.openshift.patience import Patience
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +79,7 @@ class Calls:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: Access | None = None
+        self._reader = Patience(self._read, settings.timeout_s)
         self._skew = 0.0
         self._counting = threading.Lock()
         self.made: Counter[str] = Counter()
@@ -306,16 +308,28 @@ class Calls:
         self._skew = skew if abs(skew) > _SKEW_S else 0.0
 
     def _access(self) -> Access:
-        """Raises AuthFailed where the credentials cannot be read."""
+        """Raises AuthFailed where the credentials cannot be read, or not in time."""
+        with self._lock:
+            if self._known is not None:
+                return self._known
+        try:
+            return self._reader.get()
+        except TimeoutError:
+            raise AuthFailed(
+                f"the credentials cannot be read within {self._settings.timeout_s:.0f} s: "
+                "look at the program that the kubeconfig's user names"
+            ) from None
+
+    def _read(self) -> Access:
         try:
             from providers.openshift.access import Access  # noqa: PLC0415 - a site without Kubernetes has no client
         except ImportError:
             raise AuthFailed("providers of kind openshift need kubernetes: pip install 'burstd[openshift]'") from None
         settings = self._settings
+        made = Access(settings.kubeconfig, settings.context, settings.side_by_side + 4, settings.timeout_s)
         with self._lock:
-            if self._known is None:
-                self._known = Access(settings.kubeconfig, settings.context, settings.side_by_side + 4)
-            return self._known
+            self._known = made
+        return made
 
     def _count(self, verb: str, path: str) -> None:
         kind, one = _kind(path)

@@ -84,4 +84,4 @@ def access_to(listener: socket.socket, folder: Path, ca: Path | None) -> Access:
         "users": [{"name": "u", "user": {"token": "t0"}}],
     }
     file.write_text(json.dumps(words), encoding="utf-8")
-    return Access(file, "", 2)
+    return Access(file, "", 2, 5.0)

@@ -28,7 +28,7 @@ def told(cache: Cache) -> dict[str, tuple[str, int]]:
     return {one["metadata"]["name"]: (one["metadata"]["uid"], version(one)) for one, _, _ in cache.pods()}
 
 
-STEPS: list[tuple[str, list[Callable[[Cache], None]], dict[str, tuple[str, int]]]] = [
+STEPS: list[tuple[str, list[Callable[[Cache], object]], dict[str, tuple[str, int]]]] = [
     ("nothing", [], {"a": ("u1", 10)}),
     ("changes", [lambda c: c.changed(pod("a", 21, uid="u1"))], {"a": ("u1", 21)}),
     ("is-not-set-back", [lambda c: c.changed(pod("a", 21, uid="u1")), lambda c: c.put(pod("a", 15, uid="u1"))],
@@ -65,7 +65,7 @@ STEPS: list[tuple[str, list[Callable[[Cache], None]], dict[str, tuple[str, int]]
 
 
 @pytest.mark.parametrize(("name", "steps", "left"), STEPS, ids=[row[0] for row in STEPS])
-def test_steps(name: str, steps: list[Callable[[Cache], None]], left: dict[str, tuple[str, int]]) -> None:
+def test_steps(name: str, steps: list[Callable[[Cache], object]], left: dict[str, tuple[str, int]]) -> None:
     cache = holding(pod("a", 10, uid="u1"))
     for step in steps:
         step(cache)
@@ -119,7 +119,7 @@ SHUT = pod("a", 30, phase="Failed", reason="NodeAffinity", message="Predicate No
         ([lambda c: c.changed(running("a", 21)), lambda c: c.begin(), lambda c: c.replace([], 25)], False),
     ],
 )
-def test_that_a_pod_has_started_is_remembered(steps: list[Callable[[Cache], None]], ran: bool) -> None:
+def test_that_a_pod_has_started_is_remembered(steps: list[Callable[[Cache], object]], ran: bool) -> None:
     """A kubelet that was restarted, and does not admit it again, says nothing of its container."""
     cache = Cache(Clock())
     for step in steps:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotAll
 from providers.openshift.calls import Calls
 from providers.openshift.errors import Expired
 from tests.providers.openshift.server import PATIENCE_S, Asked, Said, Server, serving
+from tests.providers.openshift.test_listing import until
 from tests.providers.openshift.things import settings
 
 PODS = "/api/v1/namespaces/burst/pods"
@@ -131,6 +134,44 @@ def test_a_kubeconfig_that_is_of_no_use(tmp_path: Path, text: str, words: str) -
 def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(AuthFailed, match="nowhere"):
         Calls(settings(kubeconfig=tmp_path / "nowhere")).ask("GET", PODS, what="list pods")
+
+
+def plug_in(folder: Path, *, hangs: str) -> dict[str, Any]:
+    """A user whose program waits for the pipe ``go``: at first, or when the token that it made is to be made anew."""
+    made = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    old, new = ({"token": "old", "expirationTimestamp": "2020-01-01T00:00:00Z"}, {"token": "new"})
+    skip = (
+        "true"
+        if hangs == "first"
+        else f"mkdir {folder}/been 2>/dev/null && exec echo '{json.dumps({**made, 'status': old})}'"
+    )
+    os.mkfifo(folder / "go")
+    words = f"{skip}; read -r _ <{folder}/go; echo '{json.dumps({**made, 'status': new})}'"
+    return {
+        "exec": {"apiVersion": made["apiVersion"], "command": "sh", "args": ["-c", words], "interactiveMode": "Never"}
+    }
+
+
+@pytest.mark.parametrize("hangs", ["first", "later"])
+def test_a_program_for_tokens_that_hangs_is_an_error_in_time(server: Server, tmp_path: Path, hangs: str) -> None:
+    user = plug_in(tmp_path, hangs=hangs)
+    calls = Calls(settings(kubeconfig=server.kubeconfig(tmp_path / "kubeconfig", **user), timeout_s=0.3))
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(calls.ask, "GET", PODS, what="list pods") for _ in range(2)]:
+            with pytest.raises(AuthFailed, match=r"within 0 s"):
+                one.result(timeout=PATIENCE_S)
+    assert server.asked == []
+    (tmp_path / "go").write_text("\n")
+    server.says(Said(200, {}))
+
+    def asked() -> bool:
+        with suppress(AuthFailed):
+            calls.ask("GET", PODS, what="list pods")
+        return bool(server.asked)
+
+    until(asked)
+    assert [one.token for one in server.asked] == ["Bearer new"]
+    calls.close()
 
 
 def test_a_list_is_whole(server: Server, calls: Calls) -> None:
