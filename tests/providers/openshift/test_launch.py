@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,12 +15,13 @@ from burstd.model.errors import (
     RateLimited,
 )
 from burstd.model.instance import Instance, InstanceState
-from providers.openshift.calls import Thing
+from providers.openshift.calls import Query, Thing
 from providers.openshift.errors import AlreadyExists
 from providers.openshift.images import Images
 from providers.openshift.launch import Launching
 from providers.openshift.listing import Listing
 from providers.openshift.scratch import Scratch
+from tests.providers.openshift.script import ScriptedStream
 from tests.providers.openshift.store import PODS, VOLUMES, Store
 from tests.providers.openshift.test_pods import request
 from tests.providers.openshift.things import BORN, CLUSTER, settings
@@ -41,6 +43,10 @@ class Making(Store):
         found["metadata"] |= body["metadata"]
         return found
 
+    def watch(self, path: str, query: Query, *, what: str, quiet_s: float) -> Any:  # noqa: ARG002
+        """Nothing is ever heard."""
+        return ScriptedStream()
+
     def _make(self, kind: str, body: Thing) -> Thing:
         name = body["metadata"]["name"]
         self.sent.append((f"POST {kind}/{name}", body))
@@ -54,7 +60,10 @@ class Making(Store):
 
 
 class Rig:
+    made: ClassVar[list[Rig]] = []
+
     def __init__(self, **words: Any) -> None:
+        self.made.append(self)
         said = settings(image="node:1", **words)
         self.store = Making(said)
         self.listing = Listing("p", CLUSTER, said, self.store)
@@ -69,6 +78,13 @@ class Rig:
 
     def calls(self) -> list[str]:
         return [said for said, _ in self.store.sent]
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while Rig.made:
+        Rig.made.pop().listing.close()
 
 
 def machine(result: Instance | ProviderError) -> str:
