@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _READS = ("GET", "HEAD")
 _JSON = "application/json"
-_SKEW_S = 2.0
-"""Less than that is the rounding of the date in an answer."""
 Thing = dict[str, Any]
 Query = Mapping[str, Any]
 Got = TypeVar("Got")
@@ -74,13 +72,19 @@ class ClusterSettings(Protocol):
 class Calls:
     """One namespace of one cluster. Used from many threads; makes no call before the first that is asked for."""
 
-    def __init__(self, settings: ClusterSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        clock: Callable[[], float] = time.monotonic,
+        date: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock`` need not know the date; ``date`` holds until the first answer that tells it."""
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
         self._known: Access | None = None
         self._reader = Patience(self._read, settings.timeout_s)
-        self._skew = 0.0
+        self._skew = date() - clock()
         self._counting = threading.Lock()
         self.made: Counter[str] = Counter()
         """Calls so far, by verb and kind: ``LIST pods``, ``WATCH pods``, ``POST pods``, ``GET pods/exec``."""
@@ -169,7 +173,7 @@ class Calls:
         return self._channels(self.place("pods", pod, "portforward"), [("ports", str(port))], what, skip=(0, 1))
 
     def now(self) -> float:
-        """Seconds since 1970 by the API server's clock, as far as its answers have told it."""
+        """Seconds since 1970 by the API server's clock, to the second, as its last answer told it."""
         return self._clock() + self._skew
 
     def close(self) -> None:
@@ -302,10 +306,9 @@ class Calls:
 
     def _read_clock(self, date: str) -> None:
         try:
-            skew = parsedate_to_datetime(date).timestamp() - self._clock()
+            self._skew = parsedate_to_datetime(date).timestamp() - self._clock()
         except (ValueError, TypeError):
             return
-        self._skew = skew if abs(skew) > _SKEW_S else 0.0
 
     def _access(self) -> Access:
         """Raises AuthFailed where the credentials cannot be read, or not in time."""

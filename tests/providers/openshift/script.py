@@ -73,7 +73,7 @@ class ScriptedCalls(Calls):
     """``lists`` are answered one after another; each watch waits until the test gives it its stream, or an error."""
 
     def __init__(self, settings: OpenShiftSettings) -> None:
-        super().__init__(settings, clock=lambda: BORN_S)
+        super().__init__(settings, clock=lambda: 0.0, date=lambda: BORN_S)
         self.lists: list[tuple[list[Thing], int] | ProviderError] = []
         self.asked: list[str] = []
         self.watched: queue.Queue[Query] = queue.Queue()

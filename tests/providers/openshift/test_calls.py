@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
@@ -209,17 +209,23 @@ def test_no_list_is_a_short_one(server: Server, calls: Calls, name: str, answers
     assert server.answers == []
 
 
-def test_the_clock_is_the_servers(server: Server, calls: Calls, tmp_path: Path) -> None:
+def test_the_clock_is_the_servers(server: Server, tmp_path: Path) -> None:
+    """Also where that of burstd's machine is put right, or wrong, after the last answer."""
     then = datetime(2040, 1, 1, tzinfo=UTC)
-    made = Calls(settings(kubeconfig=tmp_path / "kubeconfig"), clock=lambda: then.timestamp() - 300)
-    assert made.now() == then.timestamp() - 300
+    file, times = server.kubeconfig(tmp_path / "kubeconfig"), {"clock": 7.0, "date": then.timestamp() - 300}
+    made = Calls(settings(kubeconfig=file), clock=lambda: times["clock"], date=lambda: times["date"])
+    times["clock"] += 1
+    assert made.now() == then.timestamp() - 299
 
-    def late(_: Asked) -> Said:
-        return page("a")._replace(headers={"Date": format_datetime(then, usegmt=True)})
-
-    server.says(late)
-    made.listed(made.place("pods"), what="list pods")
-    assert made.now() == then.timestamp()
+    for second in (0, 1):
+        said = format_datetime(then + timedelta(seconds=second), usegmt=True)
+        server.says(page("a")._replace(headers={"Date": said}))
+        made.listed(made.place("pods"), what="list pods")
+        assert made.now() == then.timestamp() + second
+    times["date"] += 86400
+    times["clock"] += 5
+    assert made.now() == then.timestamp() + 6
+    made.close()
 
 
 class Tap:
