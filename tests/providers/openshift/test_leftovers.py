@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, OutcomeUnknown
+from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown
 from burstd.model.instance import InstanceState, Leftover
 from providers.openshift.leftovers import POD, ROUTE, SERVICE, VOLUME, Leftovers
 from providers.openshift.listing import Listing
@@ -59,6 +59,18 @@ def test_a_dead_pod_is_an_instance_that_ended_and_a_leftover() -> None:
     assert (made.state, "OOMKilled" in made.error) == (InstanceState.TERMINATED, True)
     rig.leftovers.remove(list(rig.leftovers.listed()))
     assert rig.store.names(PODS) == []
+
+
+@pytest.mark.parametrize("kind", [ROUTES, SERVICES, VOLUMES])
+def test_without_the_right_to_ways_in_there_are_none(kind: str) -> None:
+    """And dead pods are removed all the same; volumes cost money."""
+    rig = Rig(dead("d"))
+    rig.store.fails[f"LIST {kind}"] = NotAllowed("cannot list")
+    if kind == VOLUMES:
+        with pytest.raises(NotAllowed):
+            rig.found()
+    else:
+        assert rig.found() == {(POD, "d", "")}
 
 
 def test_plain_kubernetes_has_no_routes() -> None:
