@@ -114,6 +114,8 @@ def _container(settings: OpenShiftSettings, group: Group, size: Size, image: str
     return {
         "name": CONTAINER,
         "image": image,
+        # The scheduler puts no two with the same port on one node, whatever slurmd's port is there.
+        **({"ports": [{"containerPort": 6818, "hostPort": 6818}]} if settings.host_network else {}),
         "command": ["/bin/sh", f"{ROOM}/init.sh"],
         "env": [{"name": key, "value": value} for key, value in _environment(settings, size).items()],
         "resources": {"requests": dict(amounts), "limits": dict(amounts)},

@@ -127,7 +127,10 @@ def test_a_pod_goes_where_its_group_says() -> None:
 
 def test_networks_of_other_kinds() -> None:
     assert built(network="fast")["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "fast"
-    assert built(host_network=True)["spec"]["hostNetwork"] is True
+    pod = built(host_network=True)
+    assert pod["spec"]["hostNetwork"] is True
+    assert [one["hostPort"] for one in container(pod)["ports"]] == [6818], "two on one node would share slurmd's port"
+    assert "ports" not in container(built())
 
 
 @pytest.mark.parametrize(
