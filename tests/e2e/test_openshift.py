@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 PATIENCE_S = 90.0
 """For anything: a whole cluster shares this machine."""
-POOLS = ("main", "lost", "evict", "roll", "restricted", "notebook")
+POOLS = ("main", "lost", "pair", "evict", "roll", "restricted", "notebook")
 BROKEN = Layer("broken", files={"usr/sbin/slurmd": "#!/bin/sh\necho slurmd: this build is broken >&2\nexit 1\n"})
 KINDS = {
     "pod": "/api/v1/namespaces/{}/pods",
@@ -67,6 +67,11 @@ def things(site: OpenShiftSite, *kinds: str) -> Things:
     return found
 
 
+def settled(site: OpenShiftSite) -> Things:
+    """Everything but the store's mover pod, which stays for a while."""
+    return {key: one for key, one in things(site).items() if "burstd-store" not in one["metadata"].get("labels", {})}
+
+
 def _still(thing: dict[str, Any]) -> Mapping[str, Any]:
     """Without what its services touch for themselves; a kubelet says now this and now that name of a pod's image."""
     metadata = {key: value for key, value in thing["metadata"].items() if key not in PASSING}
@@ -96,7 +101,7 @@ def theirs(site: OpenShiftSite) -> Things:
     """What the namespaces hold before burstd does anything: another burstd's pod, and things with names like ours."""
     somebodys(site, "lab2-main1-theirs", {"burstd-cluster": "lab2", "burstd-claim": "theirs"})
     somebodys(site, "lab-main1-like", {"burstd-cluster": "lab"})
-    return {key: one for key, one in things(site).items() if "burstd-store" not in one["metadata"].get("labels", {})}
+    return settled(site)
 
 
 def somebodys(site: OpenShiftSite, name: str, labels: Mapping[str, str]) -> None:
@@ -137,8 +142,9 @@ def submit(site: OpenShiftSite, name: str, script: str = "true") -> str:
 
 
 def running(site: OpenShiftSite, job: str) -> dict[str, Any]:
-    """Waits until the job runs; the claim under it."""
+    """Waits until the job runs, and burstd has seen it; the claim under it."""
     site.wait(lambda: site.job(job).get("JobState") == "RUNNING", PATIENCE_S, f"job {job} runs")
+    site.wait(lambda: site.api(f"/v1/jobs/{job}")["job"]["state"] == "RUNNING", PATIENCE_S, f"job {job} is seen to run")
     (slot,) = (nodes for number, _, nodes in queue(site) if number == job)
     return next(claim for claim in reversed(claims_of(site, job)) if claim["slot"] == slot)
 
@@ -175,8 +181,8 @@ def test_from_sbatch_to_an_empty_namespace(site: OpenShiftSite, theirs: Things) 
     assert pod["metadata"]["labels"]["burstd-claim"] == claim["claim"]
     assert image_of(pod) == site.images["1"].reference
     assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"
-    site.wait(lambda: things(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of it is left")
-    assert things(site) == theirs
+    site.wait(lambda: settled(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of it is left")
+    assert settled(site) == theirs
 
 
 def test_an_answer_that_is_lost_and_a_death_make_one_pod(site: OpenShiftSite) -> None:
@@ -205,6 +211,13 @@ def _asked(site: OpenShiftSite) -> bool:
     enter = site.cluster.lab.network.enter()
     said = subprocess.run([*enter, *words], capture_output=True, text=True, check=True).stdout
     return any(int(unread) for unread in re.findall(r"^(\d+)", said, re.MULTILINE))
+
+
+def test_two_pods_of_one_job(site: OpenShiftSite) -> None:
+    job = site.submit("-p burst -C pair -N2 --exclusive -t5", TELL % "srun printenv SLURMD_NODENAME | sort | xargs")
+    site.wait_job(job, timeout_s=PATIENCE_S)
+    assert told(site, job) == ["pair1 pair2"]
+    assert len(site.ever("pair")) == 2
 
 
 def test_a_job_outlives_the_eviction_of_its_pod(site: OpenShiftSite) -> None:
@@ -250,9 +263,14 @@ def test_a_new_image_is_rolled_out_and_a_broken_one_is_left(site: OpenShiftSite)
 
 def test_a_pod_without_any_rights(site: OpenShiftSite) -> None:
     """As an ordinary user, which OpenShift's own constraints choose: the namespace's first uid, that of SlurmUser."""
-    words = ["sbatch", "--parsable", "-p", "burst", "-C", "restricted", "-c1", "--mem=100", "-t5", "--wrap"]
+    words = [
+        "sbatch",
+        "--parsable",
+        "--output=/dev/null",
+        *["-p", "burst", "-C", "restricted", "-c1", "--mem=100", "-t5"],
+    ]
     # Its slurmd cannot become anybody else.
-    job = site.cluster.head.run([*words, TELL % "id -u"], user="slurm").stdout.strip()
+    job = site.cluster.head.run([*words, "--wrap", TELL % "id -u"], user="slurm").stdout.strip()
     site.wait_job(job, timeout_s=PATIENCE_S)
     assert told(site, job) == [str(SLURM_UID)]
     (pod,) = site.ever("restricted")
