@@ -21,6 +21,11 @@ from burstd.data.relay import SocketWire, hang_up, relay
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
 """For the daemon's answer: it may have to make an ssh connection first."""
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_CONNECTED = ("01", "04", "05")
+"""States of the client's end as the tables have them: ESTABLISHED, and FIN_WAIT1 and 2 where it has said all."""
+_LIVE = (1, 8)
+"""States of this end as TCP_INFO has them: ESTABLISHED, and CLOSE_WAIT where the client has said all."""
 
 
 class Refused(Exception):
@@ -136,14 +141,14 @@ def _serve(listener: sockets.socket, hold: sockets.socket, door: _Door) -> str:
                 if why := _line(hold).get("error"):
                     return f"{str(why)[:1].upper()}{str(why)[1:]}."
             return "burstd hung up; try again when it runs."
-        connection, (_, port) = listener.accept()
-        threading.Thread(target=_carry, args=(connection, port, door), daemon=True).start()
+        connection, client = listener.accept()
+        threading.Thread(target=_carry, args=(connection, client, door), daemon=True).start()
 
 
-def _carry(connection: sockets.socket, port: int, door: _Door) -> None:
+def _carry(connection: sockets.socket, client: tuple[str, int], door: _Door) -> None:
     with connection:
-        if _owner(connection.getsockname()[1], port) not in (os.geteuid(), 0):
-            _complain("somebody else on this host was not let through.")
+        if not is_mine(connection, client):
+            _complain("a connection was not let through: no process of yours has its other end.")
             hang_up(connection)
             return
         try:
@@ -155,19 +160,41 @@ def _carry(connection: sockets.socket, port: int, door: _Door) -> None:
             relay(connection, SocketWire(far))
 
 
-def _owner(here: int, there: int) -> int | None:
-    """Uid of the process on this host whose end of a connection over 127.0.0.1 is port ``there``; None: unknown.
+def is_mine(connection: sockets.socket, client: tuple[str, int]) -> bool:
+    """Whether a process of this user has the other end. ``client``: the address of that end, as accept() told it.
 
-    From /proc/net/tcp, whose addresses are hexadecimal, the bytes of an IPv4 address in the machine's order.
+    Once it has, all that comes is his. While this end lives there is no second connection between the same two
+    addresses; after a reset there may be, and its owner would be found instead: so this end is looked at last.
     """
-    address = f"{int.from_bytes(sockets.inet_aton(HOST), sys.byteorder):08X}"
-    ends = [f"{address}:{there:04X}", f"{address}:{here:04X}"]
-    with Path("/proc/net/tcp").open(encoding="ascii") as table:
-        next(table)
-        for words in map(str.split, table):
-            if words[1:3] == ends:
-                return int(words[7])
+    owner = _owner(client, connection.getsockname())
+    return owner == os.geteuid() and connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 1)[0] in _LIVE
+
+
+def _owner(client: tuple[str, int], here: tuple[str, int]) -> int | None:
+    """Uid of the socket at ``client`` that is connected with ``here``, both of this host; None: no process has it.
+
+    A socket that nobody has any more has inode 0, and uid 0 whosever it was.
+    https://www.kernel.org/doc/html/latest/networking/proc_net_tcp.html
+    """
+    for table, prefix in zip(_TABLES, (b"", bytes(10) + b"\xff\xff"), strict=True):
+        ends = [_end(prefix, client), _end(prefix, here)]
+        # Where the kernel has no IPv6 there is one table alone.
+        with contextlib.suppress(FileNotFoundError), table.open(encoding="ascii") as rows:
+            next(rows)
+            for words in map(str.split, rows):
+                if words[1:3] == ends and words[3] in _CONNECTED and words[9] != "0":
+                    return int(words[7])
     return None
+
+
+def _end(prefix: bytes, address: tuple[str, int]) -> str:
+    """As the tables write it: hexadecimal words of 32 bits, whose bytes are in the machine's order.
+
+    ``prefix`` makes an IPv6 address of it, as a program has it whose sockets are for both.
+    """
+    octets = prefix + sockets.inet_aton(address[0])
+    words = (int.from_bytes(octets[n : n + 4], sys.byteorder) for n in range(0, len(octets), 4))
+    return f"{''.join(f'{word:08X}' for word in words)}:{address[1]:04X}"
 
 
 def _complain(text: str) -> None:

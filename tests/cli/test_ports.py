@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.cli.forward import is_mine
 from burstd.daemon.control_rights import Rights
 from burstd.daemon.forward import ForwardServer
 from tests.control.office import PLAN, FakeOffice
@@ -23,6 +26,7 @@ from .conftest import NOBODY, Run
 from .test_process import BURSTCTL, burstctl
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+NOT_YOURS = "burstctl: a connection was not let through: no process of yours has its other end.\n"
 # A shell that started the tests in the background had them ignore the signal.
 CODE = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {BURSTCTL}"
 
@@ -100,7 +104,76 @@ def test_others_on_this_host_are_not_let_through(forward: subprocess.Popen[str])
     os.close(read)
     os.close(write)
     forward.kill()
-    assert forward.communicate()[1] == "burstctl: somebody else on this host was not let through.\n"
+    assert forward.communicate()[1] == NOT_YOURS
+
+
+@needs_root
+def test_a_request_whose_sender_has_gone_is_not_let_through(forward: subprocess.Popen[str], nodes: Nodes) -> None:
+    there = address(forward)
+    # Its sender is gone before burstctl can look who it was.
+    forward.send_signal(signal.SIGSTOP)
+    with acting_as(NOBODY), socket.create_connection(there, 20) as wire:
+        wire.sendall(b"DELETE /all HTTP/1.0\r\n\r\n")
+    forward.send_signal(signal.SIGCONT)
+    assert forward.stderr is not None
+    assert forward.stderr.readline() == NOT_YOURS
+    assert nodes.entered == []
+
+
+@contextlib.contextmanager
+def acting_as(uid: int) -> Iterator[None]:
+    """Sockets that are made meanwhile are this user's."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def mine(server: socket.socket) -> bool:
+    connection, client = server.accept()
+    with connection:
+        return is_mine(connection, client)
+
+
+@needs_root
+def test_a_connection_is_not_taken_for_another_of_the_same_port(server: socket.socket) -> None:
+    with socket.create_connection(server.getsockname(), 20) as own:
+        accepted, client = server.accept()
+        with accepted, acting_as(NOBODY), socket.socket() as other:
+            other.bind(("127.0.0.2", client[1]))
+            other.connect(server.getsockname())
+            os.seteuid(0)
+            assert not mine(server)
+            assert is_mine(accepted, own.getsockname())
+
+
+@needs_root
+def test_a_connection_that_was_reset_is_not_taken_for_its_successor(server: socket.socket) -> None:
+    with acting_as(NOBODY), socket.create_connection(server.getsockname(), 20) as other:
+        at = other.getsockname()
+        other.sendall(b"DELETE /all HTTP/1.0\r\n\r\n")
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with socket.create_connection(server.getsockname(), 20, source_address=at):
+        assert [mine(server), mine(server)] == [False, True]
+
+
+def test_programs_whose_sockets_are_for_ipv6_too(server: socket.socket) -> None:
+    with socket.socket(socket.AF_INET6) as own:
+        own.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
+        assert mine(server)
+
+
+@needs_root
+def test_not_even_root_acts_for_others(server: socket.socket) -> None:
+    with socket.create_connection(server.getsockname(), 20), acting_as(NOBODY):
+        assert not mine(server)
 
 
 @pytest.mark.parametrize(
