@@ -62,26 +62,24 @@ class Mover:
                 self._check_claim()
                 self._make()
                 made = True
-                continue
-            if not self._is_ours(found):
+                why = "it is made"
+            elif not self._is_ours(found):
                 raise StoreRefused(
                     f"{self.where}: there is a pod {self.name} that is not this store's; see whose it is, and remove it"
                 )
-            state = found.get("status") or {}
-            phase = state.get("phase")
-            if found["metadata"].get("deletionTimestamp"):
+            elif found["metadata"].get("deletionTimestamp"):
                 why = "the one before it is being removed"
-            elif phase in ("Succeeded", "Failed"):
+            elif _is_over(found):
                 if made:
-                    raise self._ended(state)
+                    raise self._ended(found["status"])
                 self._remove(found)
             elif found["metadata"].get("annotations", {}).get(_SPEC) != self._body["metadata"]["annotations"][_SPEC]:
                 self._check_claim()
                 self._remove(found)
-            elif phase == "Running":
+            elif _state(found).get("phase") == "Running":
                 return
             else:
-                why = self._check_start(state)
+                why = self._check_start(_state(found))
             if time.monotonic() >= until:
                 raise StoreBusy(
                     f"{self.where}: the mover pod {self.name} is not up after {self._at.start_s:.0f} s: {why}"
@@ -95,7 +93,7 @@ class Mover:
         found = self._look()
         if found is None or not self._is_ours(found):
             return False
-        if (found.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+        if not _is_over(found):
             return True
         self._remove(found)
         return False
@@ -185,8 +183,7 @@ class Mover:
 
     def _ended(self, state: Pod) -> StagerError:
         """Why one that was just made is no more."""
-        for container in state.get("containerStatuses") or ():
-            last = (container.get("state") or {}).get("terminated") or {}
+        if last := _last(state):
             code, reason, said = last.get("exitCode"), last.get("reason", ""), str(last.get("message", "")).strip()
             if code == OLD_PYTHON:
                 return StoreRefused(
@@ -201,6 +198,21 @@ class Mover:
             return StoreBusy(f"{self.where}: the mover pod ended at once ({reason}, exit status {code}: {said[-300:]})")
         said = str(state.get("message", "")) or str(state.get("reason", ""))
         return StoreBusy(f"{self.where}: the mover pod could not start: {said}")
+
+
+def _state(found: Pod) -> Pod:
+    return found.get("status") or {}
+
+
+def _is_over(found: Pod) -> bool:
+    """Whether the mover has ended, whatever else the cluster has put into its pod."""
+    return _state(found).get("phase") in ("Succeeded", "Failed") or bool(_last(_state(found)))
+
+
+def _last(state: Pod) -> Pod:
+    """How the mover's container ended; empty: it has not."""
+    own = (each for each in state.get("containerStatuses") or () if each["name"] == CONTAINER)
+    return next(((each.get("state") or {}).get("terminated") or {} for each in own), {})
 
 
 def pod_name(cluster: str, store: str) -> str:

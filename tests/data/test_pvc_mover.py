@@ -17,7 +17,7 @@ import staging.mover
 from burstd.model.errors import CloudUnavailable, NotAllowed, NotFound, OutcomeUnknown, QuotaExceeded
 from burstd.model.stager import StagerError, StoreBusy, StoreRefused
 from providers.openshift.errors import AlreadyExists, Conflict
-from staging.pvc_mover import Mover, claim_fault, pod, pod_name
+from staging.pvc_mover import CONTAINER, Mover, claim_fault, pod, pod_name
 from staging.pvc_settings import PvcSettings
 
 SHARED = {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
@@ -40,6 +40,8 @@ class Cluster:
         self.claim: Mapping[str, Any] | Exception = SHARED
         self.wrong: dict[str, Exception] = {}
         """By method: what is raised, once."""
+        self.lasts = False
+        """It is raised each time."""
         self.asked: list[str] = []
 
     def ask(self, method: str, path: str, body: Any = None, **more: object) -> Any:  # noqa: ARG002 - as Calls.ask
@@ -49,7 +51,7 @@ class Cluster:
                 raise self.claim
             return self.claim
         if method in self.wrong:
-            raise self.wrong.pop(method)
+            raise self.wrong[method] if self.lasts else self.wrong.pop(method)
         if method == "POST":
             self.found = {**body, "metadata": {**body["metadata"], "uid": "1"}}
         elif self.found is None:
@@ -71,12 +73,12 @@ class Cluster:
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
     state = {"waiting": {"reason": reason, "message": message}}
-    return {"phase": "Pending", "containerStatuses": [{"state": state}]}
+    return {"phase": "Pending", "containerStatuses": [{"name": CONTAINER, "state": state}]}
 
 
 def ended(code: int, reason: str = "Error", message: str = "") -> dict[str, Any]:
     state = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
-    return {"phase": "Failed", "containerStatuses": [{"state": state}]}
+    return {"phase": "Failed", "containerStatuses": [{"name": CONTAINER, "state": state}]}
 
 
 def unscheduled(message: str) -> dict[str, Any]:
@@ -86,8 +88,8 @@ def unscheduled(message: str) -> dict[str, Any]:
 
 def test_it_is_made_once_and_taken_from_then_on() -> None:
     cluster = Cluster(PENDING, waiting("ContainerCreating"), RUNNING)
-    cluster.mover().up(threading.Event())
-    cluster.mover().up(threading.Event())
+    cluster.mover(start_s=20.0).up(threading.Event())
+    cluster.mover(start_s=20.0).up(threading.Event())
     assert cluster.changes() == ["POST"]
 
 
@@ -95,18 +97,56 @@ def test_it_is_made_once_and_taken_from_then_on() -> None:
 def test_one_that_another_has_made_or_that_may_be_there_is_looked_for(error: Exception) -> None:
     cluster = Cluster(RUNNING)
     cluster.wrong["POST"] = error
-    cluster.mover().up(threading.Event())
+    cluster.mover(start_s=20.0).up(threading.Event())
     assert cluster.changes() == ["POST", "POST"]
+
+
+@pytest.mark.parametrize("error", [AlreadyExists("there"), OutcomeUnknown("no answer")])
+def test_one_that_never_shows_is_waited_for_no_longer_than_any(error: Exception) -> None:
+    cluster = Cluster(RUNNING)
+    cluster.wrong["POST"], cluster.lasts = error, True
+    done: list[Exception] = []
+
+    def up(stop: threading.Event) -> None:
+        try:
+            cluster.mover().up(stop)
+        except StoreBusy as busy:
+            done.append(busy)
+
+    stop = threading.Event()
+    thread = threading.Thread(target=up, args=(stop,))
+    thread.start()
+    thread.join(20)
+    stop.set()
+    thread.join()
+    assert "not up after 0 s: it is made" in str(done[0])
+    assert len(cluster.changes()) < 5
+
+
+@pytest.mark.parametrize("name", [CONTAINER, "mesh"])
+def test_it_has_ended_when_its_own_container_has(name: str) -> None:
+    """In a pod into which the cluster has put another container."""
+    cluster = Cluster({"phase": "Running", "containerStatuses": [
+        {"name": name, "state": {"terminated": {"exitCode": 0}}},
+        {"name": CONTAINER + name, "state": {"running": {}}},
+    ]}, RUNNING)  # fmt: skip
+    cluster.found = pod(pod_name("lab", "near"), "lab", "near", settings())
+    cluster.found["metadata"]["uid"] = "0"
+    cluster.mover(start_s=20.0).up(threading.Event())
+    assert cluster.changes() == (["DELETE", "POST"] if name == CONTAINER else [])
+    cluster.statuses = [{"phase": "Running", "containerStatuses": ended(0)["containerStatuses"]}]
+    assert not cluster.mover(start_s=20.0).tidy()
+    assert cluster.found is None
 
 
 def test_one_that_has_ended_or_is_of_other_settings_is_made_anew() -> None:
     cluster = Cluster({"phase": "Succeeded"}, RUNNING)
     cluster.found = pod(pod_name("lab", "near"), "lab", "near", settings())
     cluster.found["metadata"]["uid"] = "0"
-    cluster.mover().up(threading.Event())
+    cluster.mover(start_s=20.0).up(threading.Event())
     assert cluster.changes() == ["DELETE", "POST"]
     cluster.wrong["DELETE"] = Conflict("another one by now")
-    cluster.mover(image="node:2").up(threading.Event())
+    cluster.mover(image="node:2", start_s=20.0).up(threading.Event())
     assert cluster.changes()[2:] == ["DELETE", "DELETE", "POST"]
 
 
