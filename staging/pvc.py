@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from burstd.data.wire import WireClient
-from burstd.model.errors import NotFound, ProviderError
+from burstd.model.errors import CloudUnavailable, NotFound, ProviderError
 from burstd.model.stager import Reach, StagerError, StagerPlugin, StoreBusy, StoreRefused
 from staging.exec_pipe import ExecPipe
 from staging.names import cluster_part
-from staging.pvc_mover import FIRST_S, Mover
+from staging.pvc_mover import CONTAINER, FIRST_S, Mover
 from staging.pvc_settings import PvcSettings
 from staging.roots import Roots
 from staging.served import ServedStager, serve_program
@@ -93,7 +93,7 @@ class PvcStager(ServedStager):
         )  # fmt: skip
 
     def _exec(self) -> Channels:
-        return self._api().exec_socket(self._mover.name, self._argv)
+        return self._api().exec_socket(self._mover.name, self._argv, container=CONTAINER)
 
     def _ended(self, pipe: ExecPipe, reason: str) -> StagerError:
         """Why a session is no more. The mover is looked for before the next one."""
@@ -129,6 +129,8 @@ class PvcStager(ServedStager):
         from providers.openshift.calls import Calls  # noqa: PLC0415 - slow to import
 
         with self._calls_lock:
+            if self._closed.is_set():
+                raise CloudUnavailable("the store was closed")
             if self._calls is None:
                 self._calls = Calls(self._settings)
             return self._calls

@@ -6,6 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 
 from burstd.data.bundle import bundle
 from burstd.data.wire import WireClient
@@ -116,7 +117,7 @@ class ServedStager(ABC):
             if self._prepared:
                 return
             if self._failed and self._failed[0] >= asked:
-                raise type(self._failed[1])(str(self._failed[1]))
+                raise copy(self._failed[1])
             try:
                 self._prepare_now()
             except StagerError as error:
