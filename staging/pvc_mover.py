@@ -20,6 +20,7 @@ from burstd.model.errors import (
     QuotaExceeded,
     RateLimited,
 )
+from burstd.model.instance import TAG_CLUSTER
 from burstd.model.stager import StagerError, StoreBusy, StoreRefused
 from providers.openshift.errors import AlreadyExists, Conflict
 from staging.mover import OLD_PYTHON
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from providers.openshift.calls import Calls
 
 CONTAINER = "mover"
-_CLUSTER, _STORE, _SPEC = "burstd-cluster", "burstd-store", "burstd/mover"
+_STORE, _SPEC = "burstd-store", "burstd/mover"
 _LOOK_S = (0.1, 1.0)
 """Seconds between looks at a pod that starts: the first, and at most."""
 FIRST_S = 60.0
@@ -138,7 +139,7 @@ class Mover:
 
     def _is_ours(self, found: Pod) -> bool:
         labels, ours = found["metadata"].get("labels") or {}, self._body["metadata"]["labels"]
-        return all(labels.get(key) == ours[key] for key in (_CLUSTER, _STORE))
+        return all(labels.get(key) == ours[key] for key in (TAG_CLUSTER, _STORE))
 
     def _check_claim(self) -> None:
         """Raises StoreRefused where pods cannot share it; whoever may not read it finds out by its pod."""
@@ -287,7 +288,7 @@ def pod(name: str, cluster: str, store: str, at: PvcSettings) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "namespace": at.namespace,
-            "labels": {_CLUSTER: label(cluster), _STORE: label(store)},
+            "labels": {TAG_CLUSTER: label(cluster), _STORE: label(store)},
             "annotations": {_SPEC: digest},
         },
         "spec": spec,

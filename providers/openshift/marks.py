@@ -15,8 +15,6 @@ from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
 
 GROUP = "burstd-group"
 SIZE = "burstd-size"
-STORE = "burstd-store"
-"""Label of what a store of staging made: no claim's, and no machine."""
 TAGS = "burstd/tags"
 """Annotation: all tags of the request, as JSON; a label's value may not hold everything."""
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
