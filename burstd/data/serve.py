@@ -32,7 +32,8 @@ from burstd.model.stager import StagerError, StoreRefused
 def serve(root: str, read: IO[bytes], write: IO[bytes], *, sync: bool = False, idle_s: float = 0.0) -> None:
     """Answers until ``read`` ends. Both need descriptors, and nothing else may use them meanwhile.
 
-    ``idle_s``: ends too when nothing of a request came for so long (main thread only); 0: never by itself.
+    ``idle_s``: ends too when nothing of a request came, or of an answer went, for so long (main thread only); 0: never
+    by itself.
     """
     if idle_s:
         signal.signal(signal.SIGALRM, _idle)
@@ -68,6 +69,7 @@ class _Server:
 
     def _one(self, number: int, what: int, text_length: int, length: int) -> None:
         text = read_exactly(self._in, text_length).decode("utf-8", "replace") if text_length else ""
+        self._rest()
         left = [length]
         try:
             if what == Ask.PUT:
@@ -92,6 +94,7 @@ class _Server:
 
     def _give(self, number: int, key: str) -> None:
         with self._folder.reading(key) as (descriptor, size):
+            self._alive()
             if size > BODY_LIMIT:
                 raise StoreRefused(f"the object {key} is larger than {BODY_LIMIT} bytes: it is none of burstd's")
             write_exactly(self._out, HEADER.pack(number, Say.OK, 0, size))
@@ -129,13 +132,14 @@ class _Server:
 
     def _some(self, left: list[int]) -> memoryview:
         """A part of the body that is coming, at least one byte; ``left`` counts what has not come."""
+        self._alive()
         try:
             count = os.readv(self._in, [self._buffer[: min(left[0], len(self._buffer))]])
         except OSError as error:
             raise HungUp(str(error)) from None
         if not count:
             raise HungUp("end of file")
-        self._alive()
+        self._rest()
         left[0] -= count
         return self._buffer[:count]
 
@@ -143,15 +147,24 @@ class _Server:
         if self._idle_s:
             signal.setitimer(signal.ITIMER_REAL, self._idle_s)
 
+    def _rest(self) -> None:
+        """Nobody is waited for while the disk is."""
+        if self._idle_s:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
     def _body(self, left: list[int]) -> bytes:
         if left[0] > BODY_LIMIT:
             raise StoreRefused(f"a request of {left[0]} bytes is too long")
         count, left[0] = left[0], 0
-        return read_exactly(self._in, count) if count else b""
+        self._alive()
+        body = read_exactly(self._in, count) if count else b""
+        self._rest()
+        return body
 
     def _answer(self, number: int, say: Say, body: bytes = b"") -> None:
         if len(body) > BODY_LIMIT:
             say, body = Say.BUSY, f"an answer of {len(body)} bytes is too long".encode()
+        self._alive()
         write_exactly(self._out, HEADER.pack(number, say, 0, len(body)), body)
 
 

@@ -101,6 +101,30 @@ def test_an_end_amid_an_answer_is_told(ends: Ends) -> None:
         assert ends.client.broken
 
 
+def test_what_takes_the_disk_long_is_not_taken_for_idle(tmp_path: Path) -> None:
+    script = """if True:
+        import sys, time, burstd.data.serve as serve
+        class Slow(serve.ObjectFolder):
+            def objects(self, *of):
+                time.sleep(1)
+                return super().objects(*of)
+            def _place(self, *of):
+                time.sleep(1)
+                super()._place(*of)
+        serve.ObjectFolder = Slow
+        serve.main(sys.argv[1:])
+    """
+    argv = [sys.executable, "-c", script, "--idle", "0.3", str(tmp_path / "objects")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        client = WireClient(program.stdout, program.stdin)
+        client.put("in/a", b"x")
+        assert [o.key for o in client.objects("in/")] == ["in/a"]
+        assert program.wait(20) == 0
+        client.close()
+
+
 def test_a_program_that_nobody_asks_ends_by_itself(tmp_path: Path) -> None:
     """Also amid a request, of which nothing is left then."""
     argv = [sys.executable, "-m", "burstd.data.serve", "--idle", "0.3", str(tmp_path / "objects")]
