@@ -235,6 +235,8 @@ def _read(connection: socket.socket) -> _Wish:
         wish = _Wish(str(said["job"]), int(said.get("port", 0)), str(said.get("node", "")), said.get("hold") is True)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Denied(422, "burstd does not understand this burstctl: are both of one version?") from None
+    if not wish.job:
+        raise Denied(422, "No job was named.")
     if not wish.hold and not 0 < wish.port < 65536:
         raise Denied(422, f"{wish.port} is no port: they are 1 to 65535.")
     return wish

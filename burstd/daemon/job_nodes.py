@@ -24,23 +24,28 @@ class JobNode:
 
 
 def owned(job_id: str, you: Caller, office: Office) -> tuple[Job, ...]:
-    """The rows of the queue that an id stands for; that of exactly this id alone, where there is one. May be denied."""
+    """The rows of the queue that an id stands for: one, or the parts of an array or of a het job. May be denied."""
     slurm = looked(office)[0].slurm
     if isinstance(slurm, Unavailable):
         raise Denied(503, f"Slurm cannot be read: {slurm.error}")
-    rows = [job for job in slurm.jobs if job_id in (job.id, whole(job.id), job.array_job_id, job.het_job_id)]
+    rows = tuple(
+        job for job in slurm.jobs
+        if job_id and job_id in (job.id, whole(job.id), job.array_job_id, job.het_job_id)
+    )  # fmt: skip
     if not rows:
         mine = (job.id for job in slurm.jobs if job.state in _ON_NODES and you.owns(job.user))
         raise Denied(404, f"Job {job_id} is not in the queue.", mine)
-    if not you.owns(rows[0].user):
+    if not all(you.owns(job.user) for job in rows):
         raise Denied(403, f"You are {you.user}, and job {job_id} is not yours.")
-    return tuple(job for job in rows if job.id == job_id) or tuple(rows)
+    return rows
 
 
 def job_node(job_id: str, node: str, you: Caller, office: Office) -> JobNode:
     """The job's node of that name, or the first that burstd started. May be denied."""
     rows = owned(job_id, you, office)
     running = [job for job in rows if job.state in _ON_NODES]
+    # The first part of a het job has the number of the whole, and so has what waits of an array.
+    running = [job for job in running if job.id == job_id] or running
     if not running:
         age = max(0.0, office.now() - looked(office)[0].now)
         raise Denied(

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from burstd.daemon.control_rights import Rights
+from burstd.daemon.control_desk import Denied
+from burstd.daemon.control_rights import Caller, Rights
 from burstd.daemon.forward import ForwardServer
+from burstd.daemon.job_nodes import job_node, owned
 from burstd.data.relay import SocketWire
 from burstd.model.claim import Claim
 from burstd.model.errors import NodeNotReady
@@ -171,6 +173,7 @@ def test_a_way_that_broke_is_made_anew(ask: Ask, nodes: Nodes) -> None:
         (wish("105"), NOBODY, 409, "Job 105 does not run: burstd saw it pending 1 s ago"),
         (wish("104"), NOBODY, 409, "Job 104 does not run: burstd saw it pending 1 s ago"),
         (wish(node="gpu2"), NOBODY, 404, "Job 101 has no node 'gpu2'; it runs on gpu1."),
+        (wish(""), NOBODY, 422, "No job was named."),
         (wish(port=0), NOBODY, 422, "0 is no port"),
         (wish(port=70000), NOBODY, 422, "70000 is no port"),
         (wish(port=99), NOBODY, 409, "nothing listens at 10.0.0.9 port 99 so far"),
@@ -202,6 +205,35 @@ def test_nodes_that_are_the_sites_own_and_parts_of_arrays(ask: Ask, office: Fake
     assert "Several parts of job 7 run: name one of 7_1, 7_2." in ask(wish("7"))[1]["error"]
     assert ask(wish("7_2"))[1]["node"] == "gpu1"
     assert "runs on rack1, which burstd did not start" in ask(wish("8"))[1]["error"]
+
+
+def test_what_waits_of_an_array_is_not_what_runs(office: FakeOffice) -> None:
+    rows = (
+        job("7", MINE, array_job_id="7", array_tasks="2-9", tasks=8),
+        job("7_1", MINE, JobState.RUNNING, array_job_id="7", node_list=("gpu1",)),
+    )
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    assert job_node("7", "", Caller(MINE, admin=False), office).job.id == "7_1"
+    assert owned("7", Caller(MINE, admin=False), office) == rows
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ("", 404),  # what is in no array and no het job is of none
+        ("7", 403),  # one's own comes first, and is not all
+    ],
+)
+def test_nobody_reaches_others_by_an_id_of_many(office: FakeOffice, asked: str, status: int) -> None:
+    rows = (
+        job("6", MINE),
+        job("7_1", MINE, array_job_id="7"),
+        job("7_2", OTHER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
+    )
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    with pytest.raises(Denied) as denied:
+        job_node(asked, "", Caller(MINE, admin=False), office)
+    assert denied.value.status == status
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,10 @@ def test_a_job_has_a_few_only(root: Client, office: FakeOffice) -> None:
 
 
 def test_one_of_an_array_is_its_tasks(root: Client, office: FakeOffice) -> None:
-    rows: Any = (job("7_1", MINE, JobState.RUNNING, array_job_id="7", node_list=("gpu1",)),)
+    rows: Any = (
+        job("7", MINE, array_job_id="7", array_tasks="2-9", tasks=8),
+        job("7_1", MINE, JobState.RUNNING, array_job_id="7", node_list=("gpu1",)),
+    )
     office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
     assert root.ask("POST", "/v1/jobs/7/routes", {"port": 8888})[1]["job"] == "7_1"
     office.routes.open_ones.append(HeldRoute("sandbox", Route("8", 8888, "i-gpu2", "https://other.example")))
