@@ -233,7 +233,7 @@ class RouteOffice(Protocol):
         ...
 
     def open(self, claim: Claim, job_id: str, port: int) -> HeldRoute:
-        """Opens one to the claim's machine. Raises KeyError where its provider is not able."""
+        """Opens one to the claim's machine, or BadRequest for one too many. KeyError: its provider is not able."""
         ...
 
     def held(self) -> Sequence[HeldRoute]:

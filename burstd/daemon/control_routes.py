@@ -18,10 +18,10 @@ from burstd.daemon.views import DoneView, View, when
 from burstd.model.errors import BadRequest, NotAllowed, NotFound
 from burstd.model.snapshot import SlurmView
 
-MOST = 8
-"""Of one job."""
 LOWEST_PORT = 1024
 """What is below is the system's, such as sshd."""
+SLURMD_PORT = 6818
+"""Where slurmd listens unless slurm.conf says otherwise."""
 
 router = APIRouter(prefix="/v1")
 
@@ -68,9 +68,8 @@ def post_route(job_id: str, wish: RouteWish, you: You, office: Daemon) -> RouteV
             409,
             f"Provider {name} has no routes. burstctl port-forward {job_id} {wish.port} brings the port to this host.",
         )
-    others = [h for h in office.routes.held() if h.route.job_id == found.job.id and h.route.port != wish.port]
-    if len(others) >= MOST:
-        raise Denied(409, f"Job {found.job.id} has {len(others)} routes; close one before you open another.")
+    if wish.port == SLURMD_PORT:
+        raise Denied(422, f"Port {SLURMD_PORT} is slurmd's, which nobody opens to the world: choose another.")
     try:
         held = office.routes.open(found.claim, found.job.id, wish.port)
     except NotFound:

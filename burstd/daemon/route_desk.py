@@ -16,7 +16,7 @@ import structlog
 from burstd.daemon.control_office import HeldRoute, NoAnswer
 from burstd.daemon.job_nodes import has
 from burstd.model.claim import Claim
-from burstd.model.errors import ProviderError
+from burstd.model.errors import BadRequest, ProviderError
 from burstd.model.plan import Plan
 from burstd.model.provider import Provider, Route, Routes
 from burstd.model.snapshot import Snapshot
@@ -29,6 +29,8 @@ RELIST_S = 300.0
 """How often a provider that has some is asked which."""
 RETRY_S = 30.0
 _TURN_S = 20.0
+MOST = 8
+"""Of one job."""
 
 
 @dataclass(slots=True)
@@ -36,8 +38,9 @@ class _Side:
     source: Routes
     lock: threading.Lock = field(default_factory=threading.Lock)
     """One call at a time, so that no listing misses what is being opened."""
-    routes: tuple[Route, ...] | None = None
-    """None: not listed so far."""
+    routes: tuple[Route, ...] = ()
+    complete: bool = False
+    """Whether there are no others: they were listed, and each that was asked for since was answered."""
     relist: float = 0.0
     """When it is to be listed, if there are any or nobody knows; by the monotonic clock."""
     rest: float = 0.0
@@ -45,12 +48,12 @@ class _Side:
     told: str = ""
 
     def list(self) -> None:
-        self.routes = tuple(self.source.routes())
+        self.routes, self.complete = tuple(self.source.routes()), True
         self.relist = time.monotonic() + RELIST_S
 
     def close(self, routes: Sequence[Route]) -> None:
         self.source.close_routes(routes)
-        self.routes = tuple(route for route in self.routes or () if route not in routes)
+        self.routes = tuple(route for route in self.routes if route not in routes)
 
 
 class RouteDesk:
@@ -79,19 +82,27 @@ class RouteDesk:
 
     def open(self, claim: Claim, job_id: str, port: int) -> HeldRoute:
         """See RouteOffice."""
-        name = claim.offer.provider
+        name, at = claim.offer.provider, claim.instance_id
         with self._turn(name) as side:
-            if side.routes is None:
+            if not side.complete:
                 side.list()
-            route = side.source.open_route(claim.instance_id, job_id, port)
+            others = [one for one in side.routes if one.job_id == job_id and _way(one) != (job_id, at, port)]
+            if len(others) >= MOST:
+                raise BadRequest(f"Job {job_id} has {len(others)} routes; close one before you open another.")
+            try:
+                route = side.source.open_route(at, job_id, port)
+            except BaseException:
+                # It may be there all the same, now or once the cloud has done what it did not answer.
+                side.complete, side.relist = False, time.monotonic() + RETRY_S
+                raise
             # Its address may have come since.
-            side.routes = (*(one for one in side.routes or () if _way(one) != _way(route)), route)
+            side.routes = (*(one for one in side.routes if _way(one) != _way(route)), route)
         log.info("a route was opened", provider=name, job=job_id, port=port, url=route.url)
         return HeldRoute(name, route)
 
     def held(self) -> Sequence[HeldRoute]:
         """See RouteOffice."""
-        return tuple(HeldRoute(name, route) for name, side in self._sides.items() for route in side.routes or ())
+        return tuple(HeldRoute(name, route) for name, side in self._sides.items() for route in side.routes)
 
     def end(self, held: Sequence[HeldRoute]) -> None:
         """See RouteOffice."""
@@ -116,9 +127,9 @@ class RouteDesk:
 
     def _tend(self, name: str, side: _Side, snapshot: Snapshot) -> None:
         try:
-            if side.routes != () and time.monotonic() >= side.relist:
+            if (side.routes or not side.complete) and time.monotonic() >= side.relist:
                 side.list()
-            done = [r for r in side.routes or () if not has(snapshot, r.job_id, name, r.instance_id)]
+            done = [r for r in side.routes if not has(snapshot, r.job_id, name, r.instance_id)]
             if done:
                 side.close(done)
                 log.info("routes were closed, their jobs run no more", provider=name, jobs=[r.job_id for r in done])

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from burstd.daemon.control_office import HeldRoute
-from burstd.daemon.route_desk import RouteDesk
-from burstd.model.errors import CloudUnavailable
+from burstd.daemon.route_desk import MOST, RouteDesk
+from burstd.model.errors import BadRequest, CloudUnavailable, OutcomeUnknown
 from burstd.model.provider import Provider, Route
 from burstd.model.snapshot import Snapshot, Unavailable
 from tests.control.office import PLAN
@@ -21,12 +21,13 @@ ENDED = replace(SNAPSHOT, slurm=replace(SLURM, jobs=JOBS[1:]))
 
 
 class Cloud:
-    """Routes of machines, and the calls that were made. ``down``: every call fails."""
+    """Routes of machines, and the calls that were made. ``down``: every call fails; ``mute``: opens without a word."""
 
     def __init__(self, *routes: Route) -> None:
         self.there = list(routes)
         self.calls: list[str] = []
         self.down: Exception | None = None
+        self.mute = False
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -38,6 +39,8 @@ class Cloud:
         route = Route(job_id, port, instance_id, "https://here.example")
         if route not in self.there:
             self.there.append(route)
+        if self.mute:
+            raise OutcomeUnknown("no answer came")
         return route
 
     def routes(self) -> Sequence[Route]:
@@ -147,3 +150,40 @@ def test_one_that_vanished_is_forgotten_at_the_next_list(monkeypatch: pytest.Mon
     now = 1301.0
     world.desk.tend()
     assert (world.cloud.calls, world.desk.held()) == (["list", "list"], ())
+
+
+@pytest.mark.parametrize("others", [(), (9000,)])
+def test_one_whose_opening_had_no_answer_ends_with_its_job(
+    monkeypatch: pytest.MonkeyPatch, others: tuple[int, ...]
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("burstd.daemon.route_desk.time", SimpleNamespace(monotonic=lambda: now))
+    world = World()
+    world.desk.tend()
+    for port in others:
+        world.desk.open(CLAIMS[0], "101", port)
+    world.cloud.mute = True
+    with pytest.raises(OutcomeUnknown):
+        world.desk.open(CLAIMS[0], "101", 8888)
+    world.desk.end([one for one in world.desk.held() if one.route.port in others])
+    assert world.cloud.there == [OF_101]
+    now, world.seen = 1031.0, ENDED
+    world.desk.tend()
+    assert world.cloud.there == []
+    world.cloud.calls.clear()
+    now = 1400.0
+    world.desk.tend()
+    assert world.cloud.calls == []
+
+
+def test_a_job_has_a_few_only() -> None:
+    world = World()
+    for port in range(8000, 8000 + MOST):
+        world.desk.open(CLAIMS[0], "101", port)
+    world.desk.open(CLAIMS[0], "101", 8000)
+    # The same port on another of its machines is one more.
+    for claim, port in ((CLAIMS[0], 9000), (CLAIMS[1], 8000)):
+        with pytest.raises(BadRequest, match=f"Job 101 has {MOST} routes; close one"):
+            world.desk.open(claim, "101", port)
+    world.desk.open(CLAIMS[1], "102", 8000)
+    assert len(world.cloud.there) == MOST + 1
