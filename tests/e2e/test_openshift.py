@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -278,13 +279,14 @@ def test_a_pod_without_any_rights(site: OpenShiftSite) -> None:
     assert pod["metadata"]["annotations"]["openshift.io/scc"] == "restricted-v2"
 
 
-def test_a_notebook_by_port_forward_and_by_route(site: OpenShiftSite) -> None:
+def test_a_notebook_by_port_forward_and_by_route(site: OpenShiftSite, theirs: Things) -> None:
     job = submit(site, "notebook", SERVER)
     claim = running(site, job)
     words = [f"{programs.PREFIX}/bin/burstctl", "port-forward", job, str(PORT), "--local", "0", "--json"]
-    forward = site.cluster.head.popen(words, user="ada", stdout=subprocess.PIPE)
-    assert forward.stdout is not None
-    with forward:
+    with ExitStack() as last:
+        forward = last.enter_context(site.cluster.head.popen(words, user="ada", stdout=subprocess.PIPE))
+        last.callback(forward.kill)
+        assert forward.stdout is not None
         here = json.loads(forward.stdout.readline())
         assert _fetch(site, f"http://{here['host']}:{here['port']}/hello.txt") == "hello from a pod"
         site.burstctl("route", "open", job, str(PORT), user="ada")
@@ -293,8 +295,8 @@ def test_a_notebook_by_port_forward_and_by_route(site: OpenShiftSite) -> None:
         assert _fetch(site, f"http://{_backends(site, route)[0]}/hello.txt") == "hello from a pod"
         assert route["spec"]["host"] in site.burstctl("route", "list", user="ada").stdout
         site.cluster.sh(f"scancel {job}")
-        forward.wait(PATIENCE_S)
-    site.wait(lambda: not things(site, "route"), PATIENCE_S, "the route is closed")
+        assert forward.wait(PATIENCE_S) == 1, "it ends with the job"
+    site.wait(lambda: not things(site, "route", "service").keys() - theirs.keys(), PATIENCE_S, "the route is closed")
     site.wait(lambda: claim["instance"] not in site.instances(), PATIENCE_S, "the pod is gone")
 
 
@@ -312,8 +314,8 @@ def _backends(site: OpenShiftSite, route: Mapping[str, Any]) -> list[str]:
 
 
 def _fetch(site: OpenShiftSite, url: str) -> str:
-    """What the head gets."""
-    return site.cluster.head.run(["python3", "-c", FETCH, url], timeout=30).stdout.strip()
+    """What the job's owner gets on the head."""
+    return site.cluster.head.run(["python3", "-c", FETCH, url], user="ada", timeout=30).stdout.strip()
 
 
 def test_in_the_end_only_the_neighbours_things_are_left(site: OpenShiftSite, theirs: Things) -> None:
