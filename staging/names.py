@@ -1,6 +1,8 @@
-"""How a cluster's objects are kept apart from another's in one store."""
+"""How a cluster's objects are kept apart from another's in one store, and a store's folder from any other."""
 
 from __future__ import annotations
+
+import hashlib
 
 from burstd.model.stager import StoreRefused, is_key
 
@@ -10,3 +12,8 @@ def cluster_part(cluster: str) -> str:
     if not is_key(cluster) or "/" in cluster:
         raise StoreRefused(f"the cluster's name {cluster!r} cannot be part of an object's key: use A-Z a-z 0-9 . _ -")
     return cluster
+
+
+def mark_of(*place: object) -> str:
+    """What a folder bears (``burstd.data.folder``) that is this place's: of other words it is another."""
+    return f"store-{hashlib.sha256(repr([str(word) for word in place]).encode()).hexdigest()[:16]}"

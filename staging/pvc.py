@@ -13,7 +13,7 @@ from burstd.data.wire import WireClient
 from burstd.model.errors import CloudUnavailable, NotFound, ProviderError
 from burstd.model.stager import Reach, StagerError, StagerPlugin, StoreBusy, StoreRefused
 from staging.exec_pipe import ExecPipe
-from staging.names import cluster_part
+from staging.names import cluster_part, mark_of
 from staging.pvc_mover import CONTAINER, FIRST_S, Mover
 from staging.pvc_settings import PvcSettings
 from staging.roots import Roots
@@ -50,14 +50,21 @@ class PvcStager(ServedStager):
         self._settings = settings
         self._root = f"{settings.path}/{cluster_part(cluster)}"
         self._program = serve_program()
-        options = [*["--sync"][: settings.sync], "--idle", str(settings.idle_s)]
+        self._mark = mark_of(
+            settings.kubeconfig, settings.context, settings.namespace, settings.claim, settings.sub_path
+        )
+        self._marked = False
+        options = [*["--sync"][: settings.sync], "--idle", str(settings.idle_s), "--mark", self._mark]
         self._argv = [settings.python, "-I", "-c", _START, str(len(self._program)), *options, self._root]
         self._roots = Roots(settings.roots)
         self._tidying: threading.Timer | None = None
 
     def reach(self) -> Reach:
-        """The folder as burst pods see it."""
-        return Reach("dir", {"path": self._root})
+        """The folder as burst pods see it, which bears the claim's mark: each session of the mover sees to that."""
+        if not self._marked:
+            self.free_bytes()
+            self._marked = True
+        return Reach("dir", {"path": self._root, "mark": self._mark})
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """There are no URLs."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.data.folder import ObjectFolder
 from burstd.model.stager import Reach, StagerPlugin, StoredObject, StoreRefused, Unfinished
-from staging.names import cluster_part
+from staging.names import cluster_part, mark_of
 from staging.roots import Absolute, Roots
 
 
@@ -35,7 +35,8 @@ class SharedStager:
     def __init__(self, name: str, cluster: str, settings: SharedSettings) -> None:
         self.name = name
         part = cluster_part(cluster)
-        self._folder = ObjectFolder(Path(settings.path) / part, sync=settings.sync)
+        self._mark = mark_of(name, settings.path)
+        self._folder = ObjectFolder(Path(settings.path) / part, sync=settings.sync, mark=self._mark)
         self._seen_by_nodes = str((settings.node_path or settings.path) / part)
         self._roots = Roots(settings.roots)
 
@@ -78,7 +79,7 @@ class SharedStager:
     def reach(self) -> Reach:
         """The folder as nodes see it."""
         self._folder.check()
-        return Reach("dir", {"path": self._seen_by_nodes})
+        return Reach("dir", {"path": self._seen_by_nodes, "mark": self._mark})
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
         """There are no URLs."""

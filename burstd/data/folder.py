@@ -1,7 +1,7 @@
 """Objects as files of a folder: what the storage node's program and a shared file system's stager have in common."""
 
 # Each call handles up to thousands of paths; as text they cost a fifth.
-# ruff: noqa: PTH100, PTH102, PTH103, PTH104, PTH108, PTH112, PTH118, PTH119, PTH120, PTH106
+# ruff: noqa: PTH100, PTH102, PTH103, PTH104, PTH108, PTH112, PTH116, PTH118, PTH119, PTH120, PTH106
 
 from __future__ import annotations
 
@@ -37,15 +37,20 @@ class ObjectFolder:
 
     Files and folders are for their owner only. ``sync``: a put has reached the disk when it returns. For several
     threads and processes at once.
+
+    ``mark`` (a word) tells the folder from all others, however they are called: whoever owns the store marks it, and
+    who uses it from elsewhere (``found``) makes nothing and is refused each call where that mark is not.
     """
 
-    def __init__(self, root: str | Path, *, sync: bool = False) -> None:
+    def __init__(self, root: str | Path, *, sync: bool = False, mark: str = "", found: bool = False) -> None:
         self._root = os.path.abspath(root)
         self._unfinished = os.path.join(self._root, UNFINISHED)
+        self._mark = os.path.join(self._root, f".{mark}") if mark else self._unfinished
+        self._found = found
         self._sync = sync
 
     def check(self) -> None:
-        """Makes the root where it is missing. Raises StoreRefused where its parent is."""
+        """Makes the root where it is missing. Raises StoreRefused where its parent is, or it is not the one meant."""
         with self._told("be used"):
             self._make_root()
 
@@ -184,12 +189,20 @@ class ObjectFolder:
         return os.path.join(self._root, checked(key))
 
     def _make_root(self) -> None:
-        if os.path.isdir(self._unfinished):
+        if self._found:
+            try:
+                os.stat(self._mark)
+            except (FileNotFoundError, NotADirectoryError):
+                raise StoreRefused(
+                    f"the folder {self._root} is not the store's here: see that what the store's settings name (file "
+                    "system, claim, sub_path) is mounted there"
+                ) from None
             return
-        with suppress(FileExistsError):
-            os.mkdir(self._root, 0o700)
-        with suppress(FileExistsError):
-            os.mkdir(self._unfinished, 0o700)
+        if os.path.isdir(self._mark):
+            return
+        for folder in (self._root, self._unfinished, self._mark):
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
 
     def _new_name(self, key: str) -> str:
         name = f"{time.time_ns() // 1_000_000}.{os.urandom(6).hex()}.{key.replace('/', '~')}"

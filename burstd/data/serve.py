@@ -29,15 +29,17 @@ from burstd.data.frames import (
 from burstd.model.stager import StagerError, StoreRefused
 
 
-def serve(root: str, read: IO[bytes], write: IO[bytes], *, sync: bool = False, idle_s: float = 0.0) -> None:
+def serve(
+    root: str, read: IO[bytes], write: IO[bytes], *, sync: bool = False, idle_s: float = 0.0, mark: str = ""
+) -> None:
     """Answers until ``read`` ends. Both need descriptors, and nothing else may use them meanwhile.
 
     ``idle_s``: ends too when nothing of a request came, or of an answer went, for so long (main thread only); 0: never
-    by itself.
+    by itself. ``mark``: see ObjectFolder.
     """
     if idle_s:
         signal.signal(signal.SIGALRM, _idle)
-    _Server(ObjectFolder(root, sync=sync), read.fileno(), write.fileno(), idle_s).run()
+    _Server(ObjectFolder(root, sync=sync, mark=mark), read.fileno(), write.fileno(), idle_s).run()
 
 
 def _idle(number: int, frame: object) -> None:  # noqa: ARG001 - a handler
@@ -173,7 +175,7 @@ def _json(value: object) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``[--sync] [--idle SECONDS] ROOT``: the program of a storage node, and of a mover pod."""
+    """``[--sync] [--idle SECONDS] [--mark WORD] ROOT``: the program of a storage node, and of a mover pod."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     sync = words[:1] == ["--sync"]
     del words[:sync]
@@ -181,10 +183,14 @@ def main(arguments: list[str] | None = None) -> int:
     if words[:1] == ["--idle"] and len(words) > 1:
         idle_s = float(words[1])
         del words[:2]
+    mark = ""
+    if words[:1] == ["--mark"] and len(words) > 1:
+        mark = words[1]
+        del words[:2]
     if len(words) != 1:
-        sys.stderr.write("usage: [--sync] [--idle SECONDS] ROOT\n")
+        sys.stderr.write("usage: [--sync] [--idle SECONDS] [--mark WORD] ROOT\n")
         return 2
-    serve(words[0], sys.stdin.buffer, sys.stdout.buffer, sync=sync, idle_s=idle_s)
+    serve(words[0], sys.stdin.buffer, sys.stdout.buffer, sync=sync, idle_s=idle_s, mark=mark)
     return 0
 
 

@@ -47,7 +47,7 @@ def open_reach(reach: Mapping[str, Any], ask: Ask) -> Transport:
     """The transport of ``{"kind": "dir" | "http" | "ssh", "facts": {...}}`` (burstd.model.stager.Reach)."""
     kind, facts = reach["kind"], reach.get("facts", {})
     if kind == "dir":
-        return FolderTransport(facts["path"])
+        return FolderTransport(facts["path"], facts.get("mark", ""))
     if kind == "http":
         from burstd.data.by_http import HttpTransport  # noqa: PLC0415 - slow to import, seldom needed
 
@@ -65,11 +65,14 @@ def too_large(key: str) -> StoreRefused:
 
 
 class FolderTransport:
-    """Objects in a folder. What root writes there is its owner's, who may be burstd's user on the head."""
+    """Objects in a folder. What root writes there is its owner's, who may be burstd's user on the head.
 
-    def __init__(self, path: str) -> None:
+    ``mark``: what it must bear (ObjectFolder); empty: it is made where it is missing.
+    """
+
+    def __init__(self, path: str, mark: str = "") -> None:
         self._path = path
-        self._folder = ObjectFolder(path)
+        self._folder = ObjectFolder(path, mark=mark, found=bool(mark))
 
     def expect(self, keys: Iterable[str]) -> None:
         """Nothing to prepare."""
@@ -93,6 +96,7 @@ class FolderTransport:
 
     def put(self, key: str, body: bytes | memoryview) -> None:
         """See Transport."""
+        self._folder.check()
         owner = os.stat(self._path)
         if os.geteuid() != 0 or owner.st_uid == 0:
             self._folder.put(key, body)

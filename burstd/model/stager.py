@@ -61,7 +61,9 @@ class Unfinished:
 class Reach:
     """How an agent on a node gets and puts objects. ``facts`` may hold secrets: they go to the agent's standard input.
 
-    ``dir``: facts ``path``, the folder with the objects as the node sees it.
+    ``dir``: facts ``path``, the folder with the objects as the node sees it, and ``mark``, a word: the agent uses the
+    folder only where ``.MARK`` is in it, which the stager has made, so that no folder of the node is taken for the
+    store where the store is not mounted. Without a mark it is made where it is missing.
     ``ssh``: facts ``host``, ``port``, ``user``, ``key`` (private key, OpenSSH text), ``host_keys`` (lines of
     known_hosts without the host), ``command`` (what is run there: it speaks the protocol of burstd.data.serve).
     ``http``: no facts; the agent asks for each key a URL, which ``Stager.sign`` gives.
@@ -129,7 +131,7 @@ class Stager(Protocol):
         ...
 
     def reach(self) -> Reach:
-        """How nodes get at it."""
+        """How nodes get at it; asked in worker threads."""
         ...
 
     def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:

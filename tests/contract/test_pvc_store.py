@@ -13,6 +13,7 @@ from burstd.data.hands import open_hand
 from burstd.data.index import Index
 from burstd.data.sender import Owner, Sender
 from burstd.model.stager import Stager, StoreRefused
+from burstd.node.agent import AgentError
 from burstd.testing.stager_contract import LineContract, StagerContract, clear
 from burstd.testing.store_world import OURS
 from tests.contract.burst_pod import PodAgent, burst_pod
@@ -130,6 +131,9 @@ def test_a_burst_pod_takes_its_input_from_the_claim_and_leaves_its_output_there(
             assert (out["entries"], out["size"]) == (2, 8000)
             keys = [o.key for o in stager.objects("out/7/n1/")]
             assert any(stager.get(key) == b"one two\n" * 1000 for key in keys)
+            with pytest.raises(AgentError, match="not the store's here"):
+                # Another claim, where the pod has this one.
+                PodAgent(shell, world.stager(OURS, security=security)).ask("collect", patterns=["."], files=[])
             agent.ask("clear")
             assert shell.run(["ls", folder]).rc != 0
         clear(stager)
