@@ -231,9 +231,23 @@ class Session:
                 ) from None
             raise NotListening(f"nothing listens at {there} so far ({error.text})") from None
         except (paramiko.SSHException, OSError, EOFError) as error:
-            self.close()
+            # The session goes on where it can: others' wires are in it.
+            if self._answers():
+                raise NotListening(
+                    f"{there} takes no connection within {timeout_s:.0f} s: it is busy or stuck"
+                ) from None
             raise ConnectionLost(f"{self._target.address} hung up before burstd was at port {port}: {error}") from None
         return Wire(channel)
+
+    def _answers(self) -> bool:
+        """Whether its sshd still says anything, be it no."""
+        try:
+            self._transport.open_session(timeout=_STATUS_S).close()
+        except paramiko.ChannelException:
+            return True
+        except (paramiko.SSHException, OSError, EOFError):
+            return False
+        return True
 
     def put(self, path: str, content: bytes, *, mode: int = 0o644, owner: str = "root:root") -> None:
         """Writes a file whole: it is there with all its content, mode and owner (``user:group``), or as before.

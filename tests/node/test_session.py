@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -132,3 +133,20 @@ def test_a_port_is_dialled(session: Session, box: Box) -> None:
     session.close()
     with pytest.raises(ConnectionLost, match="hung up before burstd was at port 8888"):
         session.dial(8888)
+
+
+def test_a_port_that_is_stuck_ends_no_other_connection(session: Session, box: Box) -> None:
+    _echo(box)
+    program = (
+        "import socket, time; s = socket.create_server(('127.0.0.1', 8889), backlog=0)\n"
+        "full = socket.create_connection(('127.0.0.1', 8889)); print('full', flush=True); time.sleep(600)\n"
+    )
+    with session.talk(["python3", "-c", program]) as holds, contextlib.closing(session.dial(8888)) as wire:
+        assert holds.hear(20.0, threading.Event()) == b"full\n"
+        with pytest.raises(
+            NotListening, match=f"{ADDRESS} port 8889 takes no connection within 1 s: it is busy or stuck"
+        ):
+            session.dial(8889, timeout_s=1.0)
+        wire.sendall(b"abc")
+        wire.finish()
+        assert wire.recv(10) == b"abc"
