@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,8 @@ OF_ONE = 64
 _PATIENCE_S = 5.0
 LOOK_S = 1.0
 """How often it is seen whether jobs still run."""
+_PAUSE_S = 1.0
+"""After a connection that could not be accepted: it still waits, and the next try may be no better."""
 _LARGEST = 4096
 
 
@@ -127,15 +129,30 @@ class ForwardServer:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError:
-                return  # It was shut down.
+            except OSError as error:
+                if self._stop.is_set():
+                    return
+                log.warning("a connection to a job's port could not be accepted", error=str(error))
+                self._stop.wait(_PAUSE_S)
+                continue
             with contextlib.suppress(OSError):
                 who = peer(connection)
                 if self._admits(who):
-                    threading.Thread(target=self._take, args=(connection, who), name="port", daemon=True).start()
-                    continue
-                _say(connection, _no(503, "Too many connections to jobs' ports are open; close some."))
+                    if self._given_a_thread(connection, who):
+                        continue
+                    _say(connection, _no(503, "burstd can start no more threads; try again later."))
+                else:
+                    _say(connection, _no(503, "Too many connections to jobs' ports are open; close some."))
             connection.close()
+
+    def _given_a_thread(self, connection: socket.socket, who: Peer) -> bool:
+        try:
+            threading.Thread(target=self._take, args=(connection, who), name="port", daemon=True).start()
+        except RuntimeError as error:
+            log.warning("a connection to a job's port could not be taken", error=str(error))
+            self._leave(who)
+            return False
+        return True
 
     def _admits(self, who: Peer) -> bool:
         unlimited = who.uid in (0, os.geteuid())
@@ -144,6 +161,10 @@ class ForwardServer:
                 return False
             self._open[who.uid] += 1
             return True
+
+    def _leave(self, who: Peer) -> None:
+        with self._lock:
+            self._open[who.uid] -= 1
 
     def _watch(self) -> None:
         while not self._stop.wait(self._look_s):
@@ -173,8 +194,7 @@ class ForwardServer:
         except OSError as error:
             log.debug("a connection to a job's port broke off", error=str(error))
         finally:
-            with self._lock:
-                self._open[who.uid] -= 1
+            self._leave(who)
 
     def _answer(self, connection: socket.socket, who: Peer) -> None:
         connection.settimeout(_PATIENCE_S)
@@ -193,25 +213,22 @@ class ForwardServer:
         if wish.hold:
             _say(connection, answer)
             connection.settimeout(None)
-            with self._noted(_Carried(connection, was)):
-                # Nothing is expected; this returns when either side hangs up.
-                connection.recv(1)
+            # Nothing is expected; this returns when either side hangs up.
+            self._carry(_Carried(connection, was), partial(connection.recv, 1))
             return
-        with self._ways.wire(was.claim, wish.port) as wire:
+        with self._ways.wire(was.claim, wish.port, you.user) as wire:
             log.info("a port is carried", job=was.job.id, node=was.claim.slot, port=wish.port, user=you.user)
             _say(connection, answer)
             connection.settimeout(None)
-            with self._noted(_Carried(connection, was, wire)):
-                relay(connection, wire)
+            self._carry(_Carried(connection, was, wire), partial(relay, connection, wire))
 
-    @contextlib.contextmanager
-    def _noted(self, carried: _Carried) -> Iterator[None]:
+    def _carry(self, carried: _Carried, work: Callable[[], object]) -> None:
         with self._lock:
             self._carried.add(carried)
         try:
             # ``close`` may have cut the others just before.
             if not self._stop.is_set():
-                yield
+                work()
         finally:
             with self._lock:
                 self._carried.discard(carried)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from burstd.model.errors import NodeNotReady
 from burstd.model.job import JobState
 from burstd.model.shell import ConnectionLost, NotListening, Shell, Wire
 from burstd.model.snapshot import Unavailable
+from burstd.slurm.hook_socket import listen
 
 from .client import connect_as
 from .office import PLAN, FakeOffice
@@ -40,11 +43,16 @@ class Nodes:
     def __init__(self) -> None:
         self.server = socket.create_server(("127.0.0.1", 0))
         self.entered: list[str] = []
+        self.closed = 0
         self.lost = 0
         """So many times a shell turns out to be dead when it is dialled from."""
         self.away = ""
+        self.go = threading.Event()
+        """Cleared: nobody gets further than the door."""
+        self.go.set()
 
     def enter(self, claim: Claim) -> Shell:
+        self.go.wait(20)
         if self.away:
             raise NodeNotReady(self.away)
         self.entered.append(claim.slot)
@@ -65,19 +73,26 @@ class Nodes:
 
 
 class FakeShell:
+    """Its wires end with it."""
+
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
+        self._wires: list[Wire] = []
 
-    def dial(self, port: int) -> Wire:
+    def dial(self, port: int, timeout_s: float) -> Wire:
+        assert timeout_s < 60
         if self._nodes.lost:
             self._nodes.lost -= 1
             raise ConnectionLost("it hung up")
         if port != PORT:
             raise NotListening(f"nothing listens at 10.0.0.9 port {port} so far")
-        return SocketWire(socket.create_connection(self._nodes.server.getsockname()))
+        self._wires.append(SocketWire(socket.create_connection(self._nodes.server.getsockname())))
+        return self._wires[-1]
 
     def close(self) -> None:
-        pass
+        self._nodes.closed += 1
+        for wire in self._wires:
+            wire.close()
 
 
 @contextlib.contextmanager
@@ -154,14 +169,97 @@ def test_the_owner_reaches_the_port_and_each_end_is_carried(ask: Ask, nodes: Nod
     assert nodes.entered == ["gpu1"]  # One way in served all.
 
 
-def test_a_way_that_broke_is_made_anew(ask: Ask, nodes: Nodes) -> None:
-    first, answer = ask(wish())
-    assert answer["ok"]
+def test_a_way_that_broke_is_made_anew_under_nobodys_hands(ask: Ask, nodes: Nodes) -> None:
+    first, _ = ask(wish())
     nodes.lost = 1
-    _, answer = ask(wish())
+    second, answer = ask(wish())
     assert answer["ok"]
     assert nodes.entered == ["gpu1", "gpu1"]
-    first.close()
+    assert nodes.closed == 0
+    for wire in (first, second):
+        wire.sendall(b"abc")
+        wire.shutdown(socket.SHUT_WR)
+        assert wire.recv(10) == b"cba"
+        assert wire.recv(10) == b""
+        wire.close()
+    # The old one ends with the last that it carried; the new one is kept for the next.
+    until(lambda: nodes.closed == 1)
+    assert ask(wish())[1]["ok"]
+    assert nodes.entered == ["gpu1", "gpu1"]
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+
+
+@needs_root
+def test_each_user_has_a_way_of_his_own(ask: Ask, nodes: Nodes) -> None:
+    assert ask(wish(), NOBODY)[1]["ok"]
+    assert ask(wish())[1]["ok"]
+    assert nodes.entered == ["gpu1", "gpu1"]
+
+
+class Flaky:
+    """A listener that accepts nothing at first."""
+
+    def __init__(self, listener: socket.socket, errors: list[OSError]) -> None:
+        self._listener = listener
+        self._errors = errors
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._errors:
+            raise self._errors.pop()
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> list[OSError]:
+    errors = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
+    monkeypatch.setattr("burstd.daemon.forward.listen", lambda *words: Flaky(listen(*words), errors))
+    monkeypatch.setattr("burstd.daemon.forward._PAUSE_S", 0.01)
+    return errors
+
+
+def test_it_goes_on_after_errors_of_accept(flaky: list[OSError], ask: Ask) -> None:
+    assert ask(wish())[1]["ok"]
+    assert flaky == []
+
+
+def test_it_goes_on_where_no_thread_can_be_started(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        # More than the six that may be open.
+        for _ in range(7):
+            assert ask(wish())[1]["error"] == "burstd can start no more threads; try again later."
+    assert ask(wish())[1]["ok"]
+
+
+def test_a_connection_that_comes_as_it_ends_is_none(
+    place: Path, office: FakeOffice, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    server = ForwardServer(place, office, Rights(""), nodes.enter)
+    server.start()
+    nodes.go.clear()
+    with connect_as(place, 0, 0) as wire:
+        wire.sendall(json.dumps(wish()).encode() + b"\n")
+        until(lambda: any(thread.name == "port" for thread in threading.enumerate()))
+        server.close()
+        nodes.go.set()
+        wire.settimeout(20)
+        assert line(wire)["ok"]
+        assert wire.recv(1) == b""
+    until(lambda: all(thread.name != "port" for thread in threading.enumerate()))
+    assert broken == []
 
 
 @needs_root
