@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +305,8 @@ def _notebook(site: OpenShiftSite) -> None:
         assert carries.stdout is not None
         assert b"127.0.0.1:8888 is port 8888 of " in carries.stdout.readline()
         page = ["python3", "-c", "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8888').status)"]
-        site.wait(lambda: site.cluster.head.run(page, check=False).stdout == "200\n", 20, "the notebook answers")
+        visit = partial(site.cluster.head.run, page, user="ada", check=False)
+        site.wait(lambda: visit().stdout == "200\n", 20, "the notebook answers")
         said = _types(site, route, job)
         assert said.count(f"https://job{job}-8888-") == 3
         assert site.burstctl("route", "list").stdout == "No route is open.\n"
