@@ -289,7 +289,7 @@ def _section(name: str, *users: str) -> list[Block]:
 def _words(block: Block, job: str = "4711") -> str:
     # The site has started burstd in its own way, and the head is where this runs.
     text = block.text.replace("systemctl restart burstd", "").replace("4711", job)
-    return f"set -eu; PATH={PREFIX}/bin:$PATH\n{re.sub(r'ssh -L [^ ]+ head ', 'exec ', text)}"
+    return f"set -eu; PATH={PREFIX}/bin:$PATH\n{re.sub(r'ssh -t -L [^ ]+ head ', 'exec ', text)}"
 
 
 def _types(site: OpenShiftSite, block: Block, job: str = "4711") -> str:
