@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from burstd.model.errors import AuthFailed
 from providers.openshift.errors import plain
 from providers.openshift.patience import Patience
 
+_READING = threading.Lock()
+"""The client notes the file of a certificate before it has written it; another who reads the same would find none."""
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -37,6 +40,8 @@ class Access:
         # Proxies from the environment are the client's business; repeating calls is burstd's.
         configuration.retries = False
         configuration.connection_pool_maxsize = connections
+        # The program of another kubeconfig may hang for ever.
+        alone = _READING.acquire(timeout=limit_s / 2)
         try:
             if _is_inside(kubeconfig):
                 reader.load_incluster_config(client_configuration=configuration)
@@ -54,6 +59,9 @@ class Access:
             raise AuthFailed(f"cannot read {self._where}: {error.strerror or type(error).__name__}") from None
         except Exception as error:  # noqa: BLE001 - parsers and plug-ins raise what they like, with secrets in it
             raise AuthFailed(f"cannot use {self._where}: {type(error).__name__}") from None
+        finally:
+            if alone:
+                _READING.release()
         self.configuration: Any = configuration
         self.pool: urllib3.PoolManager = pool
         self._limit_s = limit_s

@@ -4,8 +4,10 @@ import json
 import os
 import queue
 import socket
+import threading
+from base64 import b64encode
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -13,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config import kube_config
 
 from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown
+from providers.openshift.access import Access
 from providers.openshift.calls import Calls
 from providers.openshift.errors import Expired
 from tests.providers.openshift.server import PATIENCE_S, Asked, Said, Server, serving
@@ -172,6 +177,37 @@ def test_a_program_for_tokens_that_hangs_is_an_error_in_time(server: Server, tmp
     until(asked)
     assert [one.token for one in server.asked] == ["Bearer new"]
     calls.close()
+
+
+def test_who_reads_the_same_certificate_waits_until_its_file_is_written(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider and a store begin at the same time."""
+    file = server.kubeconfig(tmp_path / "kubeconfig", token="t")
+    words = json.loads(file.read_text())
+    data = b64encode(b"of the lab").decode()
+    words["clusters"][0]["cluster"] = {"server": "https://127.0.0.1", "certificate-authority-data": data}
+    file.write_text(json.dumps(words))
+    inside, further = threading.Event(), threading.Event()
+
+    def slowly(name: str, mode: str) -> Any:
+        inside.set()
+        assert further.wait(PATIENCE_S)
+        return Path(name).open(mode)
+
+    def read() -> bytes:
+        return Path(Access(file, "", 2, 2 * PATIENCE_S).configuration.ssl_ca_cert).read_bytes()
+
+    monkeypatch.setattr(kube_config, "open", slowly, raising=False)
+    monkeypatch.setattr(RESTClientObject, "__init__", lambda *_: None)
+    monkeypatch.setattr(RESTClientObject, "pool_manager", None, raising=False)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(read)
+        assert inside.wait(PATIENCE_S)
+        second = pool.submit(read)
+        wait([second], 0.2)
+        further.set()
+        assert [one.result(PATIENCE_S) for one in (first, second)] == [b"of the lab"] * 2
 
 
 def test_a_list_is_whole(server: Server, calls: Calls) -> None:
