@@ -23,7 +23,7 @@ from tests.lab.kubernetes import openshift
 from tests.lab.kubernetes.images import Layer
 from tests.lab.kubernetes.node import REPOSITORY
 from tests.lab.kubernetes.plane import OPENSHIFT
-from tests.lab.kubernetes.site import BURST, SLURM_UID, STAGE, STUDENTS, OpenShiftSite
+from tests.lab.kubernetes.site import BURST, GPUS, SLURM_UID, STAGE, STUDENTS, OpenShiftSite
 from tests.lab.remains import remains
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -174,7 +174,8 @@ def test_the_check_finds_nothing_wrong(site: OpenShiftSite) -> None:
 def test_from_sbatch_to_an_empty_namespace(site: OpenShiftSite, theirs: Things) -> None:
     """Data in through a claim, a GPU whose device has an odd number, data home, and the pod is gone."""
     site.cluster.sh("mkdir -p data; echo hello > data/a.txt", "ada")
-    job = site.submit_script(COPY, "-p burst -C main --gres=gpu:h100:1 -c1 --mem=100 -t5")
+    look = 'ls /dev/nvidia* > "$BURST_OUT/devices.txt"\n'
+    job = site.submit_script(COPY + look, "-p burst -C main --gres=gpu:h100:1 -c1 --mem=100 -t5")
     site.wait_job(job, timeout_s=PATIENCE_S)
     (claim,) = claims_of(site, job)
     (pod,) = site.ever("main")
@@ -182,6 +183,7 @@ def test_from_sbatch_to_an_empty_namespace(site: OpenShiftSite, theirs: Things) 
     assert pod["metadata"]["labels"]["burstd-claim"] == claim["claim"]
     assert image_of(pod) == site.images["1"].reference
     assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"
+    assert site.cluster.sh("cat results/devices.txt", "ada") in [f"/dev/nvidia{number}\n" for number in GPUS]
     site.wait(lambda: settled(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of it is left")
     assert settled(site) == theirs
 
