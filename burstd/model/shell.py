@@ -117,7 +117,7 @@ class Shell(Protocol):
     def dial(self, port: int, timeout_s: float = 30.0) -> Wire:
         """Connects to a TCP port that something on the machine listens at, on all addresses or on 127.0.0.1 only.
 
-        Raises NotListening, ConnectionLost. The wire ends with the shell.
+        Raises NotListening, ConnectionLost; neither ends the wires that there are. The wire ends with the shell.
         """
         ...
 
@@ -133,6 +133,6 @@ class Shell(Protocol):
 
 
 class NotListening(NodeNotReady):
-    """Nothing on the machine listens at the port so far."""
+    """Nothing on the machine listens at the port so far, or what does takes no connection."""
 
     again = True
