@@ -26,7 +26,7 @@ from tests.lab.kubernetes.plane import OPENSHIFT
 from tests.lab.kubernetes.site import BURST, GPUS, SLURM_UID, STAGE, STUDENTS, OpenShiftSite
 from tests.lab.remains import remains
 
-pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.clouds]
 
 PATIENCE_S = 90.0
 """For anything: a whole cluster shares this machine."""

@@ -17,9 +17,6 @@ mkdir -p "$cache" || die "the cache folder $cache cannot be made: set XDG_CACHE_
 place=$cache/kubernetes-$version-$(sha256sum <"$here/build.sh" | cut -c1-8)
 missing=
 command -v etcd >/dev/null || missing="$missing etcd-server"
-command -v containerd >/dev/null || missing="$missing containerd"
-command -v runc >/dev/null || missing="$missing runc"
-[ -x /usr/lib/cni/bridge ] || missing="$missing containernetworking-plugins"
 
 # Two starts at once make one set of programs.
 if [ -n "$missing" ] || [ ! -d "$place" ]; then

@@ -93,6 +93,7 @@ def test_messages_of_the_device_plug_in() -> None:
 
 
 @pytest.mark.boxes
+@pytest.mark.clouds
 def test_a_pod_is_on_the_labs_network_with_the_devices_it_asked_for() -> None:
     with ground() as (node, beside), node.plane.reach():
         api = node.plane.api
@@ -113,6 +114,7 @@ def test_a_pod_is_on_the_labs_network_with_the_devices_it_asked_for() -> None:
 
 
 @pytest.mark.boxes
+@pytest.mark.clouds
 def test_nothing_is_left_of_a_node_whose_test_is_killed() -> None:
     words = [sys.executable, "-c", ALONE]
     with subprocess.Popen(words, cwd=PROJECT, stdout=subprocess.PIPE, text=True, start_new_session=True) as killed:
