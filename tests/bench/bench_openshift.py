@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
-from providers.openshift.provider import OpenShiftProvider
 
 from burstd.daemon import logs
 from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.model.provider import LaunchRequest
 from burstd.model.shape import Shape
 from providers.openshift.calls import Calls
+from providers.openshift.provider import OpenShiftProvider
 from providers.openshift.settings import OpenShiftSettings
 from tests.bench.burst import CLUSTER, Alone, Library, Whole
 from tests.lab.kubernetes.api import Api

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from providers.openshift.provider import OpenShiftProvider
 
 from burstd.testing.provider_contract import FaultContract, ProviderContract
+from providers.openshift.provider import OpenShiftProvider
 from tests.lab.kubernetes.world import Ground, OpenShiftWorld
 
 pytestmark = pytest.mark.clouds
