@@ -33,7 +33,9 @@ from burstd.model.provider import Idempotency
 from burstd.model.snapshot import CloudView, Unavailable
 
 ENDED = "ended"
-"""Error of a claim whose machine ended by itself, as its cloud says; ``lost``: it was taken, or is just missing."""
+"""Error of a claim whose machine ended before it was a node, as its cloud says; ``lost``: any other end."""
+YOUNG = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING})
+"""States of claims whose machine is none of Slurm's nodes so far."""
 NOT_SEEN = "proof_timeout"
 """Error of a claim whose machine answers, and is no node in time."""
 ABSENT_TIMES = 2
@@ -97,7 +99,8 @@ def lost(claim: Claim, view: View) -> Move | None:
         words = sentence("is in error, and its node is not up", instance.error)
         return Move(claim.id, claim.state, S.LOST, f"instance {instance.id} {words}", error="lost")
     why = instance.error if instance and instance.error else "the cloud lists it no more"
-    error = ENDED if instance is not None and instance.state is InstanceState.TERMINATED else "lost"
+    over = claim.state in YOUNG and instance is not None and instance.state is InstanceState.TERMINATED
+    error = ENDED if over else "lost"
     return Move(claim.id, claim.state, S.LOST, f"instance {claim.instance_id or claim.id} is gone: {why}", error=error)
 
 

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import structlog
 
-from burstd.core.lifecycle import NOT_SEEN
+from burstd.core.lifecycle import NOT_SEEN, YOUNG
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
@@ -59,7 +59,6 @@ log = structlog.get_logger(__name__)
 
 
 REGISTER_EVERY_S = 2.0
-_YOUNG = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING})
 
 
 class Executor:
@@ -256,7 +255,7 @@ class Executor:
         self._store.move(claim.id, action.old, action.new, reason, **fields)
         if action.new is S.FAILED and error != BY_SETTINGS:
             self._trust.failed(claim, error, reason)
-        if action.new is S.LOST and action.old in _YOUNG:
+        if action.new is S.LOST and action.old in YOUNG:
             # A cloud that ends machines before they are nodes would be asked for ever.
             self._trust.failed(claim, "interrupted" if claim.offer.spot else error, reason)
         if action.new is S.READY:

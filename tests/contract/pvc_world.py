@@ -126,7 +126,7 @@ class PvcWorld(LineWorld):
             "cpu": "100m",
             "memory": 128,
             "security": "restricted",
-            "start_s": 30.0,
+            "start_s": 90.0,
         }
         return PvcStager(name, cluster, PvcSettings.model_validate(settings | changes))
 
