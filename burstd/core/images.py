@@ -86,13 +86,14 @@ def roll(snapshot: Snapshot, target: Target, keep_s: float) -> Target:
     moving = {c.pool for c in snapshot.claims if c.state in _COMING | _GOING or c.id in going}
     releases, remarks = [], []
     for claim in snapshot.claims:
-        newer = outdated(snapshot, claim)
-        if not newer or claim.state is not ClaimState.OPEN:
+        # What costs least to look at comes first: there may be thousands of claims.
+        if claim.state is not ClaimState.OPEN or claim.pool in moving:
             continue
         node = slurm.nodes.get(claim.slot)
         if node is None or node.busy or claim.slot in placed or claim.slot in bound or claim.id in held:
             continue
-        if claim.pool not in moving and target.offers.get(claim.pool) and not closed.of(claim.offer):
+        newer = outdated(snapshot, claim)
+        if newer and target.offers.get(claim.pool) and not closed.of(claim.offer):
             moving.add(claim.pool)
             why = f"it runs {claim.image}, and new nodes start from {newer}"
             releases.append(Release(claim.id, claim.pool, why))

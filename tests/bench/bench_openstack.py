@@ -12,20 +12,16 @@ import argparse
 import gc
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import requests
 
 from burstd.daemon import logs
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
-from burstd.model.provider import LaunchRequest
 from burstd.model.shape import Shape
 from providers.openstack.calls import Calls
 from providers.openstack.provider import OpenStackProvider
@@ -88,37 +84,10 @@ def alone(plane: ControlPlane, project: Project, folder: Path, machines: int) ->
     """The provider's calls without a daemon."""
     provider, calls = provider_for(plane, project, folder)
     library = Library()
-    row = Alone(PlaneSide(plane, calls), library, LIBRARY, CLOUD).row
+    table = Alone(PlaneSide(plane, calls), library, LIBRARY, CLOUD)
     with http_counted(library):
-        offers = row("offers", provider.offers)
-        requests_ = [
-            LaunchRequest(
-                f"c{n:06}", f"bench-c{n}", offers[n % len(offers)], "", "#cloud-config\n",
-                {TAG_CLUSTER: CLUSTER, TAG_CLAIM: f"c{n:06}", "burstd-pool": "cpu"},
-            )
-            for n in range(machines)
-        ]  # fmt: skip
-        for size in sorted({1, machines}):
-            some = requests_[:size]
-            results = [one.result for one in row(f"launch {size}", partial(provider.launch, some))]
-            made = [one for one in results if isinstance(one, Instance)]
-            if len(made) < size:
-                raise RuntimeError(f"not all were made: {next(one for one in results if one not in made)}")
-            row(f"list {size} until they run", partial(_until, provider, {InstanceState.RUNNING}))
-            row(f"list {size}", lambda: list(provider.instances()))
-            row(f"leftovers of {size}", lambda: list(provider.leftovers()))
-            ids = [one.id for one in made]
-            row(f"terminate {size}", partial(provider.terminate, ids))
-            row(f"list {size} until they are gone", partial(_until, provider, set()))
+        table.life(provider, machines, _PATIENCE_S, 1.0)
     provider.close()
-
-
-def _until(provider: OpenStackProvider, states: set[InstanceState]) -> None:
-    end = time.monotonic() + _PATIENCE_S
-    while others := {one.state for one in provider.instances()} - states:
-        if InstanceState.ERROR in others or time.monotonic() > end:
-            raise RuntimeError(f"the servers never got there: {', '.join(sorted(others))}")
-        time.sleep(1.0)
 
 
 def whole(plane: ControlPlane, project: Project, folder: Path, machines: int, quiet_s: float) -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,9 +25,10 @@ from burstd.daemon.reconciler import Reconciler, Rules
 from burstd.daemon.wake import Wake
 from burstd.daemon.workers import ThreadWorkers
 from burstd.model.claim import Claim, ClaimState
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.policy import Policy
-from burstd.model.provider import Provider
+from burstd.model.provider import LaunchRequest, Provider
 from burstd.model.shape import Shape
 from burstd.sim.clock import VirtualClock
 from burstd.sim.job import JobSpec
@@ -96,6 +98,37 @@ class Alone:
         sys.stdout.write(f"{what:34} {wall:7.2f} {own:8.3f} {library_s:8.3f} {theirs:8.2f} {ratio:>8}  {calls}\n")
         sys.stdout.flush()
         return result
+
+    def life(self, provider: Provider, machines: int, patience_s: float, poll_s: float, listed: str = "") -> None:
+        """A row for each call in the life of one machine, and of so many; ``listed``: how they are listed."""
+        offers = self.row("offers", provider.offers)
+        requests = [
+            LaunchRequest(
+                f"c{n:06}", f"bench-c{n}", offers[n % len(offers)], "", "#cloud-config\n",
+                {TAG_CLUSTER: CLUSTER, TAG_CLAIM: f"c{n:06}", "burstd-pool": "cpu"},
+            )
+            for n in range(machines)
+        ]  # fmt: skip
+        until = partial(_until, provider, patience_s, poll_s)
+        for size in sorted({1, machines}):
+            some = requests[:size]
+            results = [one.result for one in self.row(f"launch {size}", partial(provider.launch, some))]
+            made = [one for one in results if isinstance(one, Instance)]
+            if len(made) < size:
+                raise RuntimeError(f"not all were made: {next(one for one in results if one not in made)}")
+            self.row(f"list {size} until they run", partial(until, {InstanceState.RUNNING}))
+            self.row(f"list {size}{listed}", lambda: list(provider.instances()))
+            self.row(f"leftovers of {size}", lambda: list(provider.leftovers()))
+            self.row(f"terminate {size}", partial(provider.terminate, [one.id for one in made]))
+            self.row(f"list {size} until they are gone", partial(until, set()))
+
+
+def _until(provider: Provider, patience_s: float, poll_s: float, states: Collection[InstanceState]) -> None:
+    end = time.monotonic() + patience_s
+    while others := {one.state for one in provider.instances()} - set(states):
+        if InstanceState.ERROR in others or time.monotonic() > end:
+            raise RuntimeError(f"the machines never got there: {', '.join(sorted(others))}")
+        time.sleep(poll_s)
 
 
 class Simulated:

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +154,32 @@ class Kept:
     def cpu_s(self) -> float:
         """Processor time that all of them have used so far, in seconds."""
         return float(self.ask("cpu")["seconds"])
+
+
+class KeptPlane:
+    """A control plane whose programs are kept: what can be done to all such."""
+
+    @property
+    def _kept(self) -> Kept:
+        raise NotImplementedError
+
+    def freeze(self, *names: str) -> None:
+        """These programs take connections and do not answer, until ``thaw``."""
+        self._kept.signal("SIGSTOP", *names)
+
+    def thaw(self, *names: str) -> None:
+        """They go on where they were."""
+        self._kept.signal("SIGCONT", *names)
+
+    @contextmanager
+    def frozen(self, *names: str) -> Iterator[None]:
+        """Frozen meanwhile."""
+        self.freeze(*names)
+        try:
+            yield
+        finally:
+            self.thaw(*names)
+
+    def cpu_s(self) -> float:
+        """Processor time that all of it has used so far, in seconds."""
+        return self._kept.cpu_s()

@@ -28,7 +28,7 @@ from typing import Any, Self
 import httpx
 
 from providers.sandbox.lab import Lab
-from tests.lab.kept import Kept
+from tests.lab.kept import Kept, KeptPlane
 from tests.lab.kubernetes import control, crds, openshift, programs, scc
 from tests.lab.kubernetes.api import Api, Refused
 from tests.lab.kubernetes.certificates import Authority, Pair
@@ -50,7 +50,7 @@ class NodeFiles:
     serving: Pair
 
 
-class KubernetesPlane:
+class KubernetesPlane(KeptPlane):
     """One control plane with state of its own; the API is at ``server``, certificates verified everywhere.
 
     It listens on a loopback address of its own, or with ``lab`` at the hub's address of that lab's network, where
@@ -236,26 +236,9 @@ class KubernetesPlane:
         with self.reach():
             self.wait(self._serves, "the API serves again")
 
-    def freeze(self, *names: str) -> None:
-        """These programs take connections and do not answer, until ``thaw``."""
-        self.processes.signal("SIGSTOP", *names)
-
-    def thaw(self, *names: str) -> None:
-        """They go on where they were."""
-        self.processes.signal("SIGCONT", *names)
-
-    @contextmanager
-    def frozen(self, *names: str) -> Iterator[None]:
-        """Frozen meanwhile."""
-        self.freeze(*names)
-        try:
-            yield
-        finally:
-            self.thaw(*names)
-
-    def cpu_s(self) -> float:
-        """Processor time that all of it has used so far, in seconds."""
-        return self.processes.cpu_s()
+    @property
+    def _kept(self) -> Kept:
+        return self.processes
 
     def _start(self) -> None:
         start, words = self.processes.start, self.control.words

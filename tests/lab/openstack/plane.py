@@ -26,6 +26,7 @@ from typing import Any, Self
 from providers.sandbox.lab import Lab
 from providers.sandbox.network import Network
 from tests.lab.guard import Guard
+from tests.lab.kept import Kept, KeptPlane
 from tests.lab.openstack import conf, template
 from tests.lab.openstack.conf import Parameters
 from tests.lab.openstack.projects import Project, make_project
@@ -33,7 +34,7 @@ from tests.lab.openstack.services import Services
 from tests.node.conftest import on_network
 
 
-class ControlPlane:
+class ControlPlane(KeptPlane):
     """One OpenStack, with state of its own, in the network of a lab: of its own or, with ``lab``, of that one.
 
     Nothing outside that network reaches it: enter it with ``reach``. Everything ends, and is removed, at the end of
@@ -154,26 +155,9 @@ class ControlPlane:
         unfinished.write_text(json.dumps(words), encoding="utf-8")
         unfinished.rename(file)
 
-    def freeze(self, *names: str) -> None:
-        """These services take connections and do not answer, until ``thaw``."""
-        self.services.signal("SIGSTOP", *names)
-
-    def thaw(self, *names: str) -> None:
-        """They go on where they were."""
-        self.services.signal("SIGCONT", *names)
-
-    @contextmanager
-    def frozen(self, *names: str) -> Iterator[None]:
-        """Frozen meanwhile."""
-        self.freeze(*names)
-        try:
-            yield
-        finally:
-            self.thaw(*names)
-
-    def cpu_s(self) -> float:
-        """Processor time that all of it has used so far, in seconds."""
-        return self.services.cpu_s()
+    @property
+    def _kept(self) -> Kept:
+        return self.services
 
 
 def main() -> int:
