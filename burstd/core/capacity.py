@@ -59,6 +59,7 @@ class Bin:
     """A pending job was placed on it."""
     jobs: list[str] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
+    accounts: list[str] = field(default_factory=list)
 
     def fits(self, share: Share) -> bool:
         """True where there is room for the share now."""

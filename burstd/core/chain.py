@@ -6,7 +6,8 @@ nothing is made and nothing released (HOLD) until it is mended: no uncontrolled 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from burstd.core.demand import demand
@@ -16,7 +17,7 @@ from burstd.core.pins import pin
 from burstd.core.placement import place
 from burstd.model.claim import Cause, ClaimState
 from burstd.model.offer import Offer
-from burstd.model.policy import Policy, PolicyFailed, Remark, Target, Want, dropped
+from burstd.model.policy import LeftOut, Policy, PolicyFailed, Refused, Remark, Target, Want, dropped
 from burstd.model.snapshot import SlurmView, Snapshot
 
 AllowedOffers = Mapping[str, tuple[Offer, ...]]
@@ -37,33 +38,81 @@ def make_target(
     target = place(snapshot, demand(snapshot), spot_interruptions)
     if not isinstance(snapshot.slurm, SlurmView):
         return target
-    look_at = target.look_at
-    gangs = _gang_sizes(target)
-    for policy in policies:
-        found = _evaluate(policy, snapshot, target)
-        if isinstance(found, PolicyFailed):
-            held = _hold(target, found.name, f"the policy failed: {found.error}")
-            return replace(held, failed=(found,))
-        target = found
-    # A policy that builds its target anew knows nothing of it.
-    target = replace(target, look_at=look_at)
+    gangs, promised = _gang_sizes(target), _promised(target)
+    target = _ask(policies, snapshot, target, promised)
+    if target.failed:
+        return target
     target = _whole_gangs(pin(snapshot, keep(snapshot, target, keep_s), kept(snapshot, keep_s)), gangs)
-    target = _name_slots(snapshot, roll(snapshot, target, keep_s))
+    target = roll(snapshot, target, keep_s)
+    # What others have added, an administrator's pin as well, must not get past a budget.
+    target = _ask([p for p in policies if getattr(p, "hard", False)], snapshot, target, promised)
+    if target.failed:
+        return target
+    target = _name_slots(snapshot, _whole_gangs(target, gangs))
     return _hold(target, "hold", snapshot.paused) if snapshot.paused else target
 
 
-def _evaluate(policy: Policy, snapshot: Snapshot, target: Target) -> Target | PolicyFailed:
+_Promised = Mapping[str, AbstractSet[str]]
+"""By pool, the jobs for which placement wants machines there: no policy may want any for others."""
+
+
+def _promised(target: Target) -> _Promised:
+    found: dict[str, set[str]] = {}
+    for want in target.wants:
+        found.setdefault(want.pool, set()).update(want.jobs)
+    return found
+
+
+def _ask(policies: Iterable[Policy], snapshot: Snapshot, target: Target, promised: _Promised) -> Target:
+    """The target after these policies, or held where one failed."""
+    for policy in policies:
+        found = _evaluate(policy, snapshot, target, promised)
+        if isinstance(found, PolicyFailed):
+            held = _hold(target, found.name, f"the policy failed: {found.error}")
+            return replace(held, failed=(found,))
+        target = _noted(target, found, str(policy.name))
+    return target
+
+
+def _noted(before: Target, after: Target, by: str) -> Target:
+    """The target that a policy returned, with what it took away put down to it."""
+    # A policy that builds its target anew knows nothing of these.
+    after = replace(after, look_at=before.look_at, refused=before.refused)
+    same = {id(want) for want in after.wants}
+    changed = [want for want in before.wants if id(want) not in same]
+    if not changed:
+        return after
+    wanted = {job for want in after.wants for job in want.jobs}
+    lost = [(want, tuple(j for j in want.jobs if j not in wanted)) for want in changed]
+    refused = tuple(Refused(replace(want, jobs=jobs), by) for want, jobs in lost if jobs)
+    by_slots = {want.slots: want for want in changed if want.slots}
+    wants = tuple(
+        _with_left_out(by_slots[want.slots], want, by) if want.slots in by_slots else want for want in after.wants
+    )
+    return replace(after, wants=wants, refused=(*before.refused, *refused))
+
+
+def _with_left_out(before: Want, after: Want, by: str) -> Want:
+    if after.offers == before.offers:
+        return after
+    told = {out.offer for out in after.left_out}
+    gone = {offer.id for offer in before.offers} - {offer.id for offer in after.offers} - told
+    more = tuple(LeftOut(offer.id, by, "") for offer in before.offers if offer.id in gone)
+    return replace(after, left_out=(*after.left_out, *more)) if more else after
+
+
+def _evaluate(policy: Policy, snapshot: Snapshot, target: Target, promised: _Promised) -> Target | PolicyFailed:
     name = str(getattr(policy, "name", type(policy).__name__))
     try:
         found = policy.evaluate(snapshot, target)
         # Inside as well: what it returned may be anything, down to None for the wants.
-        fault = _fault(found, target, snapshot)
+        fault = _fault(found, target, snapshot, promised)
     except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises becomes a result, and a HOLD
         return PolicyFailed(name, f"{type(error).__name__}: {error}")
     return PolicyFailed(name, fault) if fault else found
 
 
-def _fault(after: object, before: Target, snapshot: Snapshot) -> str:
+def _fault(after: object, before: Target, snapshot: Snapshot, promised: _Promised) -> str:
     """How the answer of a policy breaks the contract; empty: it does not."""
     if not isinstance(after, Target):
         return f"it returned {type(after).__name__}, not a Target"
@@ -77,8 +126,9 @@ def _fault(after: object, before: Target, snapshot: Snapshot) -> str:
     for pool, offers in after.offers.items():
         if pool not in before.offers or not _within(offers, before.offers[pool]):
             return f"it allows offers for pool {pool!r} that are not to be had"
+    checked = {id(want) for want in before.wants}
     for want in after.wants:
-        fault = _want_fault(want, before.offers, snapshot)
+        fault = _want_fault(want, before.offers, snapshot, promised) if id(want) not in checked else ""
         if fault:
             return fault
     known = {release.claim_id for release in before.releases}
@@ -88,7 +138,7 @@ def _fault(after: object, before: Target, snapshot: Snapshot) -> str:
     return ""
 
 
-def _want_fault(want: object, allowed: AllowedOffers, snapshot: Snapshot) -> str:
+def _want_fault(want: object, allowed: AllowedOffers, snapshot: Snapshot, promised: _Promised) -> str:
     if not isinstance(want, Want):
         return f"it wants {type(want).__name__}, not a Want"
     pool = snapshot.pools.get(want.pool)
@@ -100,6 +150,9 @@ def _want_fault(want: object, allowed: AllowedOffers, snapshot: Snapshot) -> str
         return f"it wants {want.nodes} nodes of pool {want.pool}"
     if not _within(want.offers, allowed.get(want.pool, ())):
         return f"it wants nodes of pool {want.pool} by offers that are not to be had"
+    strange = set(want.jobs) - promised.get(want.pool, frozenset())
+    if strange:
+        return f"it wants nodes of pool {want.pool} for job {min(strange)}, which can not, or need not, start there"
     if want.slots and not len(want.slots) == want.nodes == len(set(want.slots) & set(pool.slots)):
         return f"it wants {want.nodes} node(s) of pool {want.pool} on slots that do not match"
     return ""

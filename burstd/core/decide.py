@@ -51,7 +51,10 @@ def make_claims(view: View, target: Target) -> list[MakeClaim]:
         offer, pool = want.offers[0], view.snapshot.pools[want.pool]
         image, others = image_for(view.snapshot, pool, offer), others_of(pool, want.offers)
         made += [
-            MakeClaim(want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang, others)
+            MakeClaim(
+                want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang, others,
+                want.accounts,
+            )
             for slot in want.slots
-        ]
+        ]  # fmt: skip
     return made

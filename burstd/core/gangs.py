@@ -59,6 +59,8 @@ def place_gang(packer: Packer, gang: str, parts: Sequence[Part]) -> Outcome:
                 found = new_bin(route.pool, packer.take_slot(route, pattern, slot))
                 found.jobs.append(job.id)
                 found.users.append(job.user)
+                if job.account:
+                    found.accounts.append(job.account)
                 slots.append((route.pool.name, slot))
                 bins.append(found)
             taken.append(found.put(way.share))

@@ -127,6 +127,8 @@ class Packer:
             found.jobs.append(job.id)
             if job.user not in found.users:
                 found.users.append(job.user)
+            if job.account and job.account not in found.accounts:
+                found.accounts.append(job.account)
         else:
             done.there.append(found)
             done.tasks_there += times

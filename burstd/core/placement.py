@@ -176,4 +176,5 @@ class _Placement:
             users=tuple(first.users),
             gang=gang,
             slots=tuple(b.name for b in bins),
+            accounts=tuple(first.accounts),
         )

@@ -97,6 +97,10 @@ class Claim:
     opened: float | None = None
     attempts: int = 0
     """Times that the cloud was asked to launch it."""
+    accounts: tuple[str, ...] = ()
+    """The projects (Slurm accounts) of its jobs."""
+    reserved: Decimal = Decimal(0)
+    """The most that it may cost, in the offer's currency, as it was reckoned before its launch (model/money.py)."""
     error: str = ""
     """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``proof`` ...); empty: none."""
 

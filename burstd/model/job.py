@@ -99,3 +99,5 @@ class Job:
     dependency: str = ""
     comment: str = ""
     restarts: int = 0
+    requeue: bool = True
+    """Slurm may run it again where a node fails (``--no-requeue`` forbids it)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from burstd.model.claim import Cause, ClaimState
 from burstd.model.instance import Instance, Leftover
@@ -25,6 +26,9 @@ class MakeClaim:
     gang: str = ""
     others: tuple[Offer, ...] = ()
     """Offers of the same provider and market that will do as well, best first."""
+    accounts: tuple[str, ...] = ()
+    reserved: Decimal = Decimal(0)
+    """See Claim."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,17 @@ from burstd.model.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An offer that a policy took out of a want, and why."""
+
+    offer: str
+    """Offer.id."""
+    by: str
+    reason: str
+    """A sentence for a person, without a full stop; empty: the policy did not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class Want:
     """New machines for one pool: all of them or none.
 
@@ -30,6 +41,10 @@ class Want:
     """Set where the nodes must be opened together: the job's id. Wants of one gang stand or fall together."""
     slots: tuple[str, ...] = ()
     """The slots to fill, one a node. A policy that adds a want leaves it empty; the end of the chain fills it in."""
+    accounts: tuple[str, ...] = ()
+    """The projects (Slurm accounts) of its jobs."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Offers that policies have taken out of it (see ``narrowed``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,19 @@ def dropped(want: Want, by: str, reason: str) -> tuple[Remark, ...]:
     )
 
 
+def narrowed(want: Want, by: str, refusal: Callable[[Offer], str]) -> Want:
+    """The want with those of its offers for which ``refusal`` has no reason; it may be left without any.
+
+    The others are on its record, so that ``burstctl explain`` can tell why they were not taken.
+    """
+    reasons = [(offer, refusal(offer)) for offer in want.offers]
+    out = tuple(LeftOut(offer.id, by, reason) for offer, reason in reasons if reason)
+    if not out:
+        return want
+    offers = tuple(offer for offer, reason in reasons if not reason)
+    return replace(want, offers=offers, left_out=(*want.left_out, *out))
+
+
 def units(wants: Iterable[Want]) -> tuple[tuple[Want, ...], ...]:
     """The wants in their order, those of one gang together: what stands or falls as a whole."""
     found: dict[str, list[Want]] = {}
@@ -80,6 +108,14 @@ class PolicyFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A want that a policy took away, as it was before. The chain notes it, not the policy."""
+
+    want: Want
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """What is to come: machines wanted, idle ones to release, and the remarks that led there."""
 
@@ -94,6 +130,8 @@ class Target:
     """Policies that failed; where there is one, ``wants`` and ``releases`` are empty."""
     look_at: float = float("inf")
     """When the next job begins to count that does not count yet, in burstd's time. Not a policy's to change."""
+    refused: tuple[Refused, ...] = ()
+    """Wants that policies took away. Not a policy's to change."""
 
     def with_remark(self, by: str, subject: str, verdict: str, reason: str) -> Target:
         """The same with one remark more."""
@@ -103,7 +141,9 @@ class Target:
 class Policy(Protocol):
     """One link of the chain. Pure: no clock, no I/O, the same answer for the same arguments.
 
-    Constructed with its own settings by an entry point of the group ``burstd.policies`` (see docs/policy-authors.md).
+    Constructed with its own settings by the plug-in of its name (see docs/policies.md). One that has an attribute
+    ``hard`` which is true (a budget, a limit) is asked a second time after all others and after the administrator's
+    pins, so that nothing that they add passes it by; it must only take away.
     """
 
     @property

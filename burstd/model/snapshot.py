@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 
 from burstd.model.claim import Claim
 from burstd.model.data import DataView
+from burstd.model.history import History
 from burstd.model.instance import Instance, Leftover
 from burstd.model.job import Job
+from burstd.model.money import Spent
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, Pool
+from burstd.model.outlook import Outlook
 from burstd.model.provider import Idempotency, Notice
 from burstd.model.storage_node import StoreNode
 
@@ -83,6 +86,14 @@ class Launched:
     pool: str
     provider: str
     users: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A claim that came to its end in the recent past (one hour), for policies against flapping."""
+
+    at: float
+    claim: Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +176,14 @@ class Snapshot:
 
     Not of clouds whose images have no versions.
     """
+
+    spent: tuple[Spent, ...] = ()
+    """What machines that are gone have cost, by month; those that are not gone are in ``claims`` and ``storage``."""
+    gone: tuple[Gone, ...] = ()
+    """Claims that ended within the last hour."""
+    history: History = field(default_factory=History)
+    outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
+    """By job id, what is expected of pending jobs; worked out when it is asked for."""
 
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""
