@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 from burstd.model.claim import USABLE, Cause, Claim, ClaimState
 from burstd.model.job import Job, JobState
+from burstd.model.money import Spent
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, OfferRule, Pool
 from burstd.model.policy import Release, Remark, Target, Want
 from burstd.model.shape import Gres, Shape
-from burstd.model.snapshot import Breaker, CloudView, Launched, Pin, SlurmView, Snapshot, Unavailable
+from burstd.model.snapshot import Breaker, CloudView, Gone, Launched, Pin, SlurmView, Snapshot, Unavailable
 
 NOW = 1_700_000_000.0
 USERS = ("ada", "bob", "eve")
+ACCOUNTS = ("atlas", "belle", "")
 PROVIDERS = ("sky", "sea")
 REASONS = (
     "None", "Resources", "Priority", "ReqNodeNotAvail", "JobHeldUser", "Dependency", "QOSMaxJobsPerUserLimit",
@@ -103,6 +105,10 @@ def jobs(draw: st.DrawFn, number: int = 1) -> Job:
         excluded_nodes=draw(st.sampled_from((*((),) * 6, ("cpu-1", "gpu-1")))),
         node_list=draw(st.sampled_from((*((),) * 12, ("cpu-2",), ("op-1",)))),
         dependency=draw(st.sampled_from(("",) * 12 + ("afterok:9(unfulfilled)",))),
+        account=draw(st.sampled_from(ACCOUNTS)),
+        time_limit_s=draw(st.sampled_from((600.0, 3600.0, 86_400.0, 0.0))),
+        requeue=draw(st.sampled_from((True, True, False))),
+        comment=draw(st.sampled_from(("",) * 8 + ("my own words", "burst: gpu-model=v100 cpu=1.5", "burst: nonsense"))),
     )
 
 
@@ -165,6 +171,9 @@ def claims(draw: st.DrawFn, pool: Pool, slot: str, some: tuple[Offer, ...], wait
         gang=made_for[0].id if made_for and together else "",
         opened=since if state is ClaimState.OPEN else None,
         launch_called=None if state is ClaimState.PLANNED else since - 40,
+        billed_from=None if state is ClaimState.PLANNED else since - 40,
+        accounts=tuple(dict.fromkeys(job.account for job in made_for if job.account)),
+        reserved=Decimal(draw(st.integers(0, 40))) / 10,
     )
 
 
@@ -206,7 +215,10 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         launched=tuple(draw(st.lists(_launches(tuple(some)), max_size=4))),
         paused=draw(st.sampled_from(("",) * 9 + ("burstctl hold by ada",))),
         bound={row.id: frozenset({made[0].slot}) for row in rows[:1] if made and draw(st.integers(0, 4)) == 0},
-    )
+        spent=tuple(draw(st.lists(_spendings(), max_size=3, unique_by=lambda s: (s.kind, s.name, s.month, s.currency)))),
+        gone=tuple(Gone(NOW - draw(st.sampled_from((10, 900, 3000))), replace(claim, state=ClaimState.GONE))
+                   for claim in made[:2] if draw(st.booleans())),
+    )  # fmt: skip
 
 
 @st.composite
@@ -227,8 +239,9 @@ def situations(draw: st.DrawFn) -> tuple[Snapshot, Target]:
             slots, free = tuple(free[:nodes_]), free[nodes_:]
             gang = f"{job.id}_{len(wants)}" if nodes_ > 1 else ""
             reason = f"job {job.id}"
+            accounts = (job.account,) if job.account else ()
             wants.append(
-                Want(name, nodes_, Cause.DEMAND, reason, allowed[name], (job.id,), (job.user,), gang, slots)
+                Want(name, nodes_, Cause.DEMAND, reason, allowed[name], (job.id,), (job.user,), gang, slots, accounts)
             )  # fmt: skip
             remarks.append(Remark("placement", f"job:{job.id}", "boot", f"it gets {nodes_} new node(s)"))
     releases = tuple(
@@ -263,6 +276,13 @@ def _pins(names: tuple[str, ...]) -> st.SearchStrategy[Pin]:
         by=st.just("ada"),
         created=st.floats(NOW - 100, NOW),
     )
+
+
+@st.composite
+def _spendings(draw: st.DrawFn) -> Spent:
+    kind, name = draw(st.sampled_from((("project", "atlas"), ("project", "belle"), ("user", "ada"), ("", ""))))
+    month = draw(st.sampled_from(("2023-11", "2023-10")))
+    return Spent(kind, name, month, "EUR", Decimal(draw(st.integers(0, 100))) / 10)
 
 
 def _breakers(every: tuple[Offer, ...]) -> st.SearchStrategy[Breaker]:
