@@ -215,7 +215,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         launched=tuple(draw(st.lists(_launches(tuple(some)), max_size=4))),
         paused=draw(st.sampled_from(("",) * 9 + ("burstctl hold by ada",))),
         bound={row.id: frozenset({made[0].slot}) for row in rows[:1] if made and draw(st.integers(0, 4)) == 0},
-        spent=tuple(draw(st.lists(_spendings(), max_size=3, unique_by=lambda s: (s.kind, s.name, s.month, s.currency)))),
+        spent=tuple(draw(st.lists(_spendings(), max_size=3, unique_by=lambda s: (s.kind, s.name, s.month)))),
         gone=tuple(Gone(NOW - draw(st.sampled_from((10, 900, 3000))), replace(claim, state=ClaimState.GONE))
                    for claim in made[:2] if draw(st.booleans())),
     )  # fmt: skip

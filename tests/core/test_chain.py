@@ -11,7 +11,7 @@ import pytest
 from burstd.core.covered import covered_since
 from burstd.model.claim import Cause
 from burstd.model.claim import ClaimState as S
-from burstd.model.policy import Release, Target, Want
+from burstd.model.policy import LeftOut, Release, Target, Want, dropped, narrowed
 from burstd.model.snapshot import Pin, Snapshot
 
 from .worlds import NOW, claim, job, node, offer, pool, said, slot_node, target, wants, world
@@ -63,6 +63,10 @@ def adding(*some: Any) -> Callable[[Target], Target]:
             adding(want(nodes=2, slots=("cpu1", "cpu1"))),
             "it wants 2 node(s) of pool cpu on slots that do not match",
         ),
+        (
+            adding(want(jobs=("77",))),
+            "it wants nodes of pool cpu for job 77, which can not, or need not, start there",
+        ),
         (adding(want(cause="mine")), "it wants nodes of pool cpu for the cause 'mine', which is no Cause"),
         (lambda t: replace(t, wants=None), "TypeError: 'NoneType' object is not iterable"),
         (lambda t: replace(t, remarks=(*t.remarks, "done")), "it remarks str, not a Remark"),
@@ -80,6 +84,52 @@ def test_a_policy_that_fails_holds_everything(do: Callable[[Target], Any], error
     [failed] = found.failed
     assert (failed.name, failed.error) == ("doing", error)
     assert said(found, "2") == ("wait", f"the policy failed: {error}")
+
+
+@dataclass(frozen=True)
+class Hard(Doing):
+    hard: bool = True
+
+
+def test_what_is_added_after_a_hard_policy_does_not_get_past_it() -> None:
+    def nothing(t: Target) -> Target:
+        out = [r for w in t.wants for r in dropped(w, "hard", "no money")]
+        return replace(t, wants=(), remarks=(*t.remarks, *out))
+
+    more = (Doing(adding(want())), Doing(lambda t: replace(t, remarks=t.remarks)))
+    found = target(job(), policies=(Hard(nothing, "hard"), *more), pins=(pin(3, "floor"),))
+    assert found.wants == ()
+    assert said(found) == ("wait", "no money")
+    assert [(r.want.jobs, r.by) for r in found.refused] == [(("1",), "hard")]
+
+
+def test_a_hard_policy_that_fails_at_last_holds_everything() -> None:
+    def no_pins(t: Target) -> Target:
+        if any(w.cause is Cause.PIN for w in t.wants):
+            raise ZeroDivisionError("no nodes")
+        return t
+
+    found = target(job(), policies=(Hard(no_pins, "hard"),), pins=(pin(3, "floor"),))
+    assert (found.wants, [f.name for f in found.failed]) == ((), ["hard"])
+
+
+def test_offers_that_a_policy_takes_out_are_put_down_to_it() -> None:
+    dear, cheap = offer("dear", "2"), offer("cheap", "1")
+
+    def told(t: Target) -> Target:
+        wants = tuple(narrowed(w, "told", lambda o: "too dear" if o.id == dear.id else "") for w in t.wants)
+        return replace(t, wants=wants).with_remark("told", "pool:cpu", "drop", "not dear")
+
+    def silent(t: Target) -> Target:
+        wants = tuple(replace(w, offers=w.offers[1:]) for w in t.wants)
+        return replace(t, wants=wants).with_remark("silent", "pool:cpu", "drop", "not cheap")
+
+    found = target(job(), policies=(Doing(told, "told"),), offers=(dear, cheap))
+    assert [(w.offers, w.left_out) for w in found.wants] == [
+        ((cheap,), (LeftOut(dear.id, "told", "too dear"),)),
+    ]
+    found = target(job(), policies=(Doing(silent, "silent"),), offers=(dear, cheap))
+    assert [w.left_out for w in found.wants] == [(LeftOut(cheap.id, "silent", ""),)]
 
 
 def test_policies_narrow_and_widen_in_order() -> None:
