@@ -15,6 +15,7 @@ from burstd.core.images import roll
 from burstd.core.keeping import KEEP_S, keep, kept
 from burstd.core.pins import pin
 from burstd.core.placement import place
+from burstd.core.tidy import asked_by_slurm
 from burstd.model.claim import Cause, ClaimState
 from burstd.model.offer import Offer
 from burstd.model.policy import LeftOut, Policy, PolicyFailed, Refused, Remark, Target, Want, dropped
@@ -44,11 +45,13 @@ def make_target(
         return target
     target = _whole_gangs(pin(snapshot, keep(snapshot, target, keep_s), kept(snapshot, keep_s)), gangs)
     target = roll(snapshot, target, keep_s)
+    by_slurm = asked_by_slurm(snapshot, snapshot.slurm, target)
+    target = replace(target, wants=(*by_slurm, *target.wants))
     # What others have added, an administrator's pin as well, must not get past a budget.
     target = _ask([p for p in policies if getattr(p, "hard", False)], snapshot, target, promised)
     if target.failed:
         return target
-    target = _name_slots(snapshot, _whole_gangs(target, gangs))
+    target = _name_slots(snapshot, _whole_gangs(target, gangs), {slot for want in by_slurm for slot in want.slots})
     return _hold(target, "hold", snapshot.paused) if snapshot.paused else target
 
 
@@ -198,11 +201,17 @@ def _whole_gangs(target: Target, before: Mapping[str, int]) -> Target:
     return replace(target, wants=wants, remarks=(*target.remarks, *remarks))
 
 
-def _name_slots(snapshot: Snapshot, target: Target) -> Target:
-    """Gives each want its slots; what finds none, or has no offer, is dropped. A gang stands or falls as a whole."""
-    free = {name: dict.fromkeys(snapshot.free_slots(pool)) for name, pool in snapshot.pools.items()}
+def _name_slots(snapshot: Snapshot, target: Target, awaited: AbstractSet[str]) -> Target:
+    """Gives each want its slots; what finds none, or has no offer, is dropped. A gang stands or falls as a whole.
+
+    ``awaited`` are slots that Slurm powers up by itself.
+    """
+    free = {
+        name: dict.fromkeys((*snapshot.free_slots(pool), *(slot for slot in pool.slots if slot in awaited)))
+        for name, pool in snapshot.pools.items()
+    }
     # Slots that placement named for jobs are theirs; wants of policies take what is left.
-    spoken_for = {slot for want in target.wants for slot in want.slots}
+    spoken_for = awaited | {slot for want in target.wants for slot in want.slots}
     units: dict[str, list[int]] = {}
     for index, want in enumerate(target.wants):
         units.setdefault(want.gang or f"#{index}", []).append(index)

@@ -11,7 +11,7 @@ from burstd.core.lifecycle import advance
 from burstd.core.offers import others_of
 from burstd.core.spot import notice_remarks, notice_steps
 from burstd.core.storage_node import storage_steps
-from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
+from burstd.core.tidy import remove_orphans, reset_slots
 from burstd.core.tuning import Tuning
 from burstd.core.view import View, look
 from burstd.model.plan import Action, MakeClaim, Move, Plan
@@ -33,7 +33,6 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Pl
     actions: list[Action] = [
         *steps,
         *move_gate(view, target, tuning, moving),
-        *serve_slurm(view, target),
         *([] if snapshot.paused else make_claims(view, target)),
         *reset_slots(view, tuning),
         *remove_orphans(snapshot, view, tuning),

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from burstd.core.images import image_for
-from burstd.core.offers import others_of
 from burstd.core.tuning import Tuning
 from burstd.core.view import View
 from burstd.model.claim import Cause
-from burstd.model.plan import Action, MakeClaim, PowerDown, RemoveOrphans
-from burstd.model.policy import Target
-from burstd.model.snapshot import Snapshot, Unavailable
+from burstd.model.job import JobState
+from burstd.model.plan import Action, PowerDown, RemoveOrphans
+from burstd.model.policy import Target, Want
+from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
 
 ORPHAN_TIMES = 2
+_STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
 _GIVEN_UP = ("ResumeTimeout reached", "Not responding", "burstd:")
 """Reasons for DOWN that are Slurm's or our own, not a person's."""
 
 
-def serve_slurm(view: View, target: Target) -> list[Action]:
-    """Slurm powers slots up by itself (the gate was missing, an administrator asked): they get their machines."""
-    actions: list[Action] = []
-    if view.snapshot.paused or target.failed:
-        return actions
-    for pool in view.snapshot.pools.values():
+def asked_by_slurm(snapshot: Snapshot, slurm: SlurmView, target: Target) -> tuple[Want, ...]:
+    """Slurm powers slots up by itself (the gate was missing, an administrator asked): they are to get their machines.
+
+    The jobs that Slurm has put there are those that pay.
+    """
+    claimed = {claim.slot for claim in snapshot.claims}
+    found: list[Want] = []
+    for pool in snapshot.pools.values():
         offers = target.offers.get(pool.name, ())
         for slot in pool.slots:
-            node = view.node(slot)
-            if node is None or slot in view.claimed or not offers or slot in view.snapshot.held_slots:
+            node = slurm.nodes.get(slot)
+            if node is None or slot in claimed or not offers or slot in snapshot.held_slots:
                 continue
             if node.flags & {"POWERING_UP", "POWER_UP"} and "POWERING_DOWN" not in node.flags:
                 reason = f"Slurm powers {slot} up by itself"
-                image = image_for(view.snapshot, pool, offers[0])
-                others = others_of(pool, offers)
-                actions.append(MakeClaim(pool.name, slot, offers[0], Cause.SLURM, reason, image, others=others))
-    return actions
+                jobs = [job for job in slurm.jobs if slot in job.node_list and job.state in _STARTED]
+                found.append(
+                    Want(
+                        pool.name, 1, Cause.SLURM, reason, offers, tuple(job.id for job in jobs),
+                        tuple(dict.fromkeys(job.user for job in jobs)), slots=(slot,),
+                        accounts=tuple(dict.fromkeys(job.account for job in jobs if job.account)),
+                    )
+                )  # fmt: skip
+    return tuple(found)
 
 
 def reset_slots(view: View, tuning: Tuning) -> list[Action]:

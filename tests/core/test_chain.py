@@ -11,6 +11,7 @@ import pytest
 from burstd.core.covered import covered_since
 from burstd.model.claim import Cause
 from burstd.model.claim import ClaimState as S
+from burstd.model.job import JobState
 from burstd.model.policy import LeftOut, Release, Target, Want, dropped, narrowed
 from burstd.model.snapshot import Pin, Snapshot
 
@@ -101,6 +102,17 @@ def test_what_is_added_after_a_hard_policy_does_not_get_past_it() -> None:
     assert found.wants == ()
     assert said(found) == ("wait", "no money")
     assert [(r.want.jobs, r.by) for r in found.refused] == [(("1",), "hard")]
+
+
+def test_what_slurm_powers_up_by_itself_is_served_where_a_hard_policy_lets_it() -> None:
+    waking = replace(slot_node(pool(), "cpu1", up=False), flags=frozenset({"CLOUD", "POWERING_UP"}))
+    there = job("7", state=JobState.CONFIGURING, node_list=("cpu1",), account="atlas")
+    [found] = target(there, nodes=(waking,)).wants
+    assert (found.cause, found.slots, found.jobs, found.users) == (Cause.SLURM, ("cpu1",), ("7",), ("ada",))
+    assert found.accounts == ("atlas",)
+    refusing = Hard(lambda t: replace(t, wants=()), "hard")
+    assert target(there, nodes=(waking,), policies=(refusing,)).wants == ()
+    assert target(there, nodes=(waking,), paused="hold").wants == ()
 
 
 def test_a_hard_policy_that_fails_at_last_holds_everything() -> None:

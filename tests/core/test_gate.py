@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from burstd.core.gate import hold_ready, move_gate
-from burstd.core.tidy import remove_orphans, reset_slots, serve_slurm
+from burstd.core.tidy import asked_by_slurm, remove_orphans, reset_slots
 from burstd.core.tuning import Tuning
 from burstd.core.view import look
 from burstd.model.claim import Cause, Claim
@@ -18,7 +18,7 @@ from burstd.model.instance import Instance, InstanceState, Leftover
 from burstd.model.job import Job, JobState
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, Pool
-from burstd.model.plan import Bind, MakeClaim, Move, PowerDown, RemoveOrphans, SetGate, Unbind
+from burstd.model.plan import Bind, Move, PowerDown, RemoveOrphans, SetGate, Unbind
 from burstd.model.policy import Release, Target
 from burstd.model.shape import Shape
 from burstd.model.snapshot import CloudView, Progress, Sighting, SlurmView, Snapshot
@@ -224,9 +224,9 @@ def test_a_ready_node_that_is_held_never_opens() -> None:
 def test_slurm_waking_a_slot_by_itself_is_served() -> None:
     waking = replace(off("cl2"), flags=frozenset({"CLOUD", "POWERING_UP"}))
     view = look(snap(nodes={"cl2": waking}), "burstd")
-    [step] = serve_slurm(view, Target(offers={"gpu": (OFFER,)}))
-    assert isinstance(step, MakeClaim)
-    assert (step.slot, step.cause) == ("cl2", Cause.SLURM)
+    assert view.slurm is not None
+    [want] = asked_by_slurm(view.snapshot, view.slurm, Target(offers={"gpu": (OFFER,)}))
+    assert (want.slots, want.cause) == (("cl2",), Cause.SLURM)
     assert reset_slots(view, TUNING) == []
 
 
