@@ -1,0 +1,38 @@
+"""A job's comment in Slurm (``squeue -o %k``), which its user and burstd share.
+
+A comment of the user's is his alone, but one that begins with ``burst:`` speaks to burstd (see the policy broker): there
+burstd's line follows behind his words. Where he has left none the comment is burstd's::
+
+    burstd: waits: no slot of pool gpu is free
+    burst: nvidia-gpu=3 mem=300 -- burstd: node gpu1 is booting, about 2 min
+"""
+
+from __future__ import annotations
+
+OURS = "burstd: "
+"""How burstd's line begins."""
+WISHES = "burst:"
+"""How a user's comment begins that speaks to burstd, in upper or lower case."""
+_BETWEEN = f" -- {OURS}"
+
+
+def split(comment: str) -> tuple[str, str]:
+    """What the user wrote, and burstd's line without its beginning; each may be empty."""
+    if comment.startswith(OURS):
+        return "", comment.removeprefix(OURS)
+    if not speaks(comment):
+        return comment, ""
+    users, _, ours = comment.rpartition(_BETWEEN) if _BETWEEN in comment else (comment, "", "")
+    return users, ours
+
+
+def joined(users: str, ours: str) -> str:
+    """The comment with both. Words of the user's that do not speak to burstd stay alone; no line: his words."""
+    if not users:
+        return OURS + ours if ours else ""
+    return f"{users}{_BETWEEN}{ours}" if ours and speaks(users) else users
+
+
+def speaks(comment: str) -> bool:
+    """True for a comment that speaks to burstd."""
+    return comment[: len(WISHES)].lower() == WISHES
