@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from burstd.model.claim import Cause
+from burstd.model.job import Job
 from burstd.model.offer import Offer
-from burstd.model.snapshot import Snapshot
+from burstd.model.snapshot import SlurmView, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,89 @@ def units(wants: Iterable[Want]) -> tuple[tuple[Want, ...], ...]:
     for index, want in enumerate(wants):
         found.setdefault(want.gang or f"#{index}", []).append(want)
     return tuple(tuple(unit) for unit in found.values())
+
+
+def without_offers(target: Target, by: str, refusal: Callable[[Want, Offer], str]) -> Target:
+    """The target without the offers against which ``refusal(want, offer)`` has a reason, and with remarks on that.
+
+    A want that is left with no offer at all is taken away, and its gang with it.
+    """
+    wants: list[Want] = []
+    remarks: list[Remark] = []
+    told: dict[tuple[str, str], list[str]] = {}
+    for unit in units(target.wants):
+        left = [narrowed(want, by, partial(refusal, want)) for want in unit]
+        why = [_why(old, new) for old, new in zip(unit, left, strict=True)]
+        stuck = next((i for i, new in enumerate(left) if why[i] and not new.offers), None)
+        if stuck is not None:
+            reason = f"no offer of pool {unit[stuck].pool} is left: {why[stuck]}"
+            remarks += [remark for want in unit for remark in dropped(want, by, reason)]
+            continue
+        for want, reason in zip(left, why, strict=True):
+            if reason:
+                told.setdefault((want.pool, reason), []).append(want.reason)
+        wants += left
+    remarks += [
+        Remark(by, f"pool:{pool}", "drop", f"offers left out for {_some(whose)}: {reason}")
+        for (pool, reason), whose in told.items()
+    ]
+    return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
+
+
+def without_jobs(target: Target, by: str, snapshot: Snapshot, refusal: Callable[[Want, Job], str]) -> Target:
+    """The target without machines for the jobs against which ``refusal(want, job)`` has a reason, and with remarks.
+
+    Where other jobs share the machine it is started for these; a gang stands or falls as a whole.
+    """
+    asked = {job for want in target.wants for job in want.jobs}
+    if not asked or not isinstance(snapshot.slurm, SlurmView):
+        return target
+    rows = {job.id: job for job in snapshot.slurm.jobs if job.id in asked}
+    wants: list[Want] = []
+    remarks: list[Remark] = []
+    for unit in units(target.wants):
+        out = {
+            job: reason
+            for want in unit
+            for job in want.jobs
+            if job in rows and (reason := refusal(want, rows[job]))
+        }  # fmt: skip
+        first = unit[0]
+        if not out:
+            wants += unit
+        elif len(unit) > 1 or first.gang or len(out) == len(first.jobs):
+            reason = next(iter(out.values()))
+            remarks += [Remark(by, f"pool:{w.pool}", "drop", f"{w.nodes} node(s) ({w.reason}): {reason}") for w in unit]
+            jobs = dict.fromkeys(job for want in unit for job in want.jobs)
+            remarks += [Remark(by, f"job:{job}", "wait", out.get(job, reason)) for job in jobs]
+        else:
+            wants.append(_for_others(first, out, rows))
+            remarks += [Remark(by, f"job:{job}", "wait", reason) for job, reason in out.items()]
+    return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
+
+
+def _for_others(want: Want, out: Mapping[str, str], rows: Mapping[str, Job]) -> Want:
+    """The want for those of its jobs that are not out."""
+    jobs = tuple(job for job in want.jobs if job not in out)
+    left = [rows[job] for job in jobs if job in rows]
+    users, accounts = {job.user for job in left}, {job.account for job in left}
+    return replace(
+        want,
+        jobs=jobs,
+        users=tuple(user for user in want.users if user in users),
+        accounts=tuple(account for account in want.accounts if account in accounts),
+        reason=f"{want.reason}, without {_some(tuple(out))}",
+    )
+
+
+def _why(old: Want, new: Want, most: int = 3) -> str:
+    """The reasons against the offers that went from one to the other."""
+    reasons = tuple(dict.fromkeys(out.reason for out in new.left_out[len(old.left_out) :]))
+    return "; ".join(reasons[:most]) + (f" and {len(reasons) - most} more" if len(reasons) > most else "")
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 @dataclass(frozen=True, slots=True)
