@@ -43,7 +43,8 @@ def wants_take_free_slots_once_and_have_offers(snapshot: Snapshot) -> None:
         assert len(slots) == len(set(slots))
         for want in found.wants:
             assert len(want.slots) == want.nodes
-            assert set(want.slots) <= set(snapshot.free_slots(snapshot.pools[want.pool]))
+            pool = snapshot.pools[want.pool]
+            assert set(want.slots) <= set(pool.slots if want.cause is Cause.SLURM else snapshot.free_slots(pool))
             assert want.offers
             assert set(want.offers) <= set(found.offers[want.pool])
         event(f"{len(found.wants)} wants")
@@ -72,7 +73,7 @@ def gangs_get_all_nodes_or_none(snapshot: Snapshot) -> None:
 def only_jobs_that_count_and_can_run_get_machines(snapshot: Snapshot) -> None:
     found = make_target(snapshot, ())
     jobs, told = queue(snapshot), verdicts(found, "placement")
-    for want in found.wants:
+    for want in (w for w in found.wants if w.cause is Cause.DEMAND):
         for job_id in want.jobs:
             job = jobs[job_id]
             assert job.state is JobState.PENDING
@@ -85,7 +86,7 @@ def only_jobs_that_count_and_can_run_get_machines(snapshot: Snapshot) -> None:
 
 def what_is_packed_on_a_new_node_fits(snapshot: Snapshot) -> None:
     jobs = queue(snapshot)
-    for want in make_target(snapshot, ()).wants:
+    for want in (w for w in make_target(snapshot, ()).wants if w.cause is Cause.DEMAND):
         shape = snapshot.pools[want.pool].shape
         shares = [need(jobs[job]).share(1) for job in want.jobs] if not want.gang else []
         assert sum(share.cpus for share in shares) <= shape.cpus
