@@ -28,6 +28,8 @@ class Judged:
     offer: Offer | None
     refused: str
     """Why not; empty: it may be used."""
+    ever: bool = True
+    """False: as the settings and the cloud's offers are, it can never be used."""
 
 
 class Covering:
@@ -124,8 +126,9 @@ def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
             refused.append(Judged(provider, None, f"its offers could not be read: {cloud.offers.error}"))
         else:
             for offer in cloud.offers:
-                why = _refusal(pool, offer, closed, snapshot)
-                if why:
+                if why := _misfit(pool, offer):
+                    refused.append(Judged(offer.id, offer, why, ever=False))
+                elif why := _refusal(pool, offer, closed, snapshot):
                     refused.append(Judged(offer.id, offer, why))
                 else:
                     usable.append((_order(pool, offer), Judged(offer.id, offer, "")))
@@ -136,6 +139,11 @@ def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
 def usable_offers(snapshot: Snapshot, pool: Pool) -> tuple[Offer, ...]:
     """The offers that may fill the pool now, best first."""
     return tuple(j.offer for j in candidates(snapshot, pool) if j.offer is not None and not j.refused)
+
+
+def hopeless(judged: Iterable[Judged]) -> bool:
+    """True where the clouds have been read and none of their offers can ever fill the pool."""
+    return all(j.refused and not j.ever for j in judged)
 
 
 def why_none(judged: Iterable[Judged], most: int = 3) -> str:
@@ -215,12 +223,14 @@ def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
 _BY_RULE = "the pool's rules leave it out"
 
 
-def _refusal(pool: Pool, offer: Offer, breakers: Covering, snapshot: Snapshot) -> str:
+def _misfit(pool: Pool, offer: Offer) -> str:
     if not any(rule.allows(offer) for rule in pool.rules):
         return _BY_RULE
     lacking = _too_small(pool, offer)
-    if lacking:
-        return f"smaller than the pool's slots: {lacking}"
+    return f"smaller than the pool's slots: {lacking}" if lacking else ""
+
+
+def _refusal(pool: Pool, offer: Offer, breakers: Covering, snapshot: Snapshot) -> str:
     word = image_word(pool, offer)
     if snapshot.images.get(offer.provider, {}).get(word) == ():
         return f"the versions of image {word or 'of the settings'} have not been read yet"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from burstd.core.capacity import Bin, new_bin, shape_of
 from burstd.core.constraint import split
 from burstd.core.need import Need, Share, need
+from burstd.model.claim import USABLE
 from burstd.model.job import Job
 from burstd.model.offer import Offer, Pool
 from burstd.model.shape import Shape
@@ -122,12 +124,25 @@ class Patterns:
 
     def elsewhere(self, pattern: Pattern) -> bool:
         """True where nodes that are in no pool, in whatever state, could run it, alone or with the pools' slots."""
+        others = self._nodes_of_others()
+        return any(self._possible(pattern, partition, others) for partition in pattern.partitions)
+
+    def _nodes_of_others(self) -> Counter[tuple[tuple[str, ...], Shape]]:
         if self._others is None:
             ours = {slot for pool in self._snapshot.pools.values() for slot in pool.slots}
             self._others = Counter(
                 (node.partitions, shape_of(node)) for node in self._slurm.nodes.values() if node.name not in ours
             )
-        return any(self._possible(pattern, partition, self._others) for partition in pattern.partitions)
+        return self._others
+
+    def without(self, pattern: Pattern, pools: AbstractSet[str]) -> bool:
+        """True where it could run without new machines of these pools: on their nodes that are there, or elsewhere."""
+        if any(claim.pool in pools and claim.state in USABLE for claim in self._snapshot.claims):
+            return True
+        left = {name: pool for name, pool in self._snapshot.pools.items() if name not in pools}
+        rest = Patterns(replace(self._snapshot, pools=left), self._slurm, self._offers)
+        rest._others = self._nodes_of_others()
+        return rest.elsewhere(pattern)
 
     def possible(self, pattern: Pattern) -> bool:
         """True where the pools' slots alone could run it, all of them free."""

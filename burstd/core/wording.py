@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from burstd.core.capacity import Bin, Kind
 from burstd.core.demand import Ask
-from burstd.core.offers import Judged, free_slots_reason, why_none
+from burstd.core.offers import Judged, free_slots_reason, hopeless, why_none
 from burstd.core.packer import OPEN_TRUST_S, Outcome, Packer
 from burstd.core.pattern import Pattern, Patterns, Route
 from burstd.core.retry import steady_first, why_steady
@@ -109,6 +109,11 @@ class Wording:
             if self._patterns.elsewhere(pattern):
                 return "wait", f"{wanted}, and there are {pools}; it waits for other nodes as well"
             return "impossible", f"{wanted}, and there are {pools}"
+        names = {route.pool.name for route in pattern.routes}
+        if all(hopeless(self._judged[name]) for name in names) and not self._patterns.without(pattern, names):
+            pools = ", ".join(sorted(names))
+            why = why_none(judged for route in pattern.routes for judged in self._judged[route.pool.name])
+            return "impossible", f"no offer can ever fill the slots of pool {pools}: {why}"
         return "wait", "; ".join(self._closed(route, pattern) for route in pattern.routes)
 
     def _closed(self, route: Route, pattern: Pattern) -> str:

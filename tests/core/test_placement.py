@@ -11,8 +11,9 @@ from burstd.core.chain import make_target
 from burstd.model.claim import ClaimState as S
 from burstd.model.job import Job, JobState
 from burstd.model.node import Reservation
+from burstd.model.offer import Offer
 from burstd.model.shape import Gres, Shape
-from burstd.model.snapshot import CloudView, Progress, SlurmView, Unavailable
+from burstd.model.snapshot import Breaker, CloudView, Progress, SlurmView, Unavailable
 
 from .worlds import NOW, V100, claim, job, node, offer, pool, said, slot_node, target, wants, world
 
@@ -247,8 +248,8 @@ def test_no_offer_no_node() -> None:
     found = target(job(), offers=())
     assert found.wants == ()
     assert said(found) == (
-        "wait",
-        "no offer for pool cpu can be used now: no provider has an offer that the pool's rules allow",
+        "impossible",
+        "no offer can ever fill the slots of pool cpu: no provider has an offer that the pool's rules allow",
     )
 
 
@@ -307,3 +308,26 @@ def test_what_was_made_for_a_job_comes_before_what_is_open_to_all() -> None:
     made = target(job(), job("2"), claims=claims)
     assert made.placed == {"1": ("cpu1",), "2": ("cpu2",)}
     assert made.wants == ()
+
+
+@pytest.mark.parametrize(
+    ("case", "offers", "verdict", "why"),
+    [
+        ("too small", (offer(shape=Shape(2, 8000)),), "impossible", "smaller than the pool's slots: 2 CPUs of 4"),
+        ("none that the rules allow", (offer("big", provider="sea"),), "impossible", "no provider has an offer that"),
+        ("one that rests", (offer(),), "wait", "failed 1 time(s) (capacity), tried again in 100 s"),
+    ],
+)
+def test_a_job_that_no_offer_can_ever_run_is_told_so(
+    case: str, offers: tuple[Offer, ...], verdict: str, why: str
+) -> None:
+    rests = Breaker(offer().id, "capacity", 1, NOW + 100)
+    found = said(target(job(), offers=offers, breakers=(rests,)))
+    assert found[0] == verdict, case
+    assert why in found[1]
+    both = job(partitions=("onprem", "burst"))
+    busy = node("op1", state="ALLOCATED", cpus_allocated=4)
+    assert said(target(both, offers=offers, nodes=(busy,), breakers=(rests,)))[0] == "wait", "the site may run it"
+    there = replace(slot_node(pool(), "cpu1", up=True), state="ALLOCATED", cpus_allocated=4)
+    waits = target(job(), offers=offers, nodes=(there,), claims=(claim("cpu1", S.OPEN),), breakers=(rests,))
+    assert said(waits)[0] == "wait", "a node that is there may run it later"
