@@ -197,6 +197,8 @@ def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
     if last.by == "demand":
         remedy = meaning(job.reason).remedy.replace("JOBID", job.id)
         return (remedy,) if remedy else ()
+    if last.verdict == "impossible" and "no offer" in last.reason:
+        return ("name offers that are as large as its slots in the pool's rules, in burstd.toml",)
     if last.verdict == "impossible":
         return ("ask for what a pool has", "add a pool whose slots have it, in burstd.toml and slurm.conf")
     if last.by != "placement":

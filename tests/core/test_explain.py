@@ -19,6 +19,8 @@ from burstd.model.snapshot import Snapshot, Unavailable
 
 from .worlds import NOW, claim, job, node, offer, world
 
+RESTS = next_breaker(None, offer(), "capacity", NOW)
+
 
 def told(snapshot: Snapshot, job_id: str = "1", policies_: tuple[Policy, ...] = ()) -> Explanation:
     found = make_target(snapshot, policies_)
@@ -57,7 +59,14 @@ def test_claims_and_nodes_that_serve_it() -> None:
         ("held", {"reason": "JobHeldUser"}, {}, "wait", "scontrol release 1"),
         ("dependent", {"reason": "Dependency"}, {}, "wait", ""),
         ("impossible", {"cpus": 99, "cpus_per_node": 99}, {}, "impossible", "ask for what a pool has"),
-        ("no offer", {}, {"offers": ()}, "wait", "wait: offers that failed are tried again by themselves"),
+        (
+            "no offer",
+            {},
+            {"offers": ()},
+            "impossible",
+            "name offers that are as large as its slots in the pool's rules, in burstd.toml",
+        ),
+        ("it rests", {}, {"breakers": (RESTS,)}, "wait", "wait: offers that failed are tried again by themselves"),
         ("no slot", {}, {"held_slots": frozenset({"cpu1", "cpu2", "cpu3", "cpu4"})}, "wait", "wait for a slot"),
         ("on hold", {}, {"paused": "burstctl hold by root"}, "wait", "burstctl unhold"),
     ],
