@@ -13,6 +13,7 @@ import structlog
 
 from burstd.core.notices import INTERRUPTED
 from burstd.daemon.memory import Memory
+from burstd.model import comment
 from burstd.model.errors import SchedulerRefused
 from burstd.model.job import Job
 from burstd.model.plan import JobRun
@@ -118,8 +119,10 @@ class Interruptions:
             text = f"{run.reason}; {error}"
             self._store.append(f"job:{row}", new=NOT_REQUEUED, reason=text, cause="spot", data=data)
             self._runs[row] -= {run.number}
-        if not run.comment:
+        users, _ = comment.split(run.comment)
+        text = comment.joined(users, f"{run.reason}; Slurm does not requeue it: {error}")
+        if text != users:
             try:
-                self._scheduler.set_comment(run.job_id, f"burstd: {run.reason}; Slurm does not requeue it: {error}")
+                self._scheduler.set_comment([run.job_id], text)
             except SchedulerRefused as gone:
                 log.info("job has gone before it was told", job=run.job_id, error=str(gone))

@@ -1,7 +1,7 @@
 """A job's comment in Slurm (``squeue -o %k``), which its user and burstd share.
 
-A comment of the user's is his alone, but one that begins with ``burst:`` speaks to burstd (see the policy broker): there
-burstd's line follows behind his words. Where he has left none the comment is burstd's::
+A comment of the user's is his alone, but one that begins with ``burst:`` speaks to burstd (see the policy broker):
+there burstd's line follows behind his words. Where he has left none the comment is burstd's::
 
     burstd: waits: no slot of pool gpu is free
     burst: nvidia-gpu=3 mem=300 -- burstd: node gpu1 is booting, about 2 min

@@ -86,6 +86,10 @@ class Scheduler(Protocol):
         """
         ...
 
-    def set_comment(self, job_id: str, text: str) -> None:
-        """Sets the job's Comment (``squeue -o %k``). The caller leaves a comment that the user wrote alone."""
+    def set_comment(self, job_ids: Collection[str], text: str) -> None:
+        """Sets the Comment of jobs (``squeue -o %k``), running ones too; the caller minds what users wrote.
+
+        ``123_[2-9]`` are tasks of an array: name all that are pending, as their row does, for Slurm makes jobs of
+        their own of a part of them. Raises SchedulerRefused where one is not known; the others are set all the same.
+        """
         ...

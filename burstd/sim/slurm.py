@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from burstd.core.demand import task_ids
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.model.job import Job, JobState
 from burstd.model.node import Node, Reservation
@@ -158,11 +159,24 @@ class SimSlurm:
         for job_id in job_ids:
             self._jobs.start_now(self._named(job_id))
 
-    def set_comment(self, job_id: str, text: str) -> None:
+    def set_comment(self, job_ids: Collection[str], text: str) -> None:
         """See Scheduler."""
-        for job in self._named(job_id):
-            job.comment = text
-            job.changed()
+        self._answer()
+        refused: SchedulerRefused | None = None
+        for job_id in job_ids:
+            try:
+                self._comment(job_id, text)
+            except SchedulerRefused as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    def _comment(self, job_id: str, text: str) -> None:
+        array, bracket, tasks = job_id.partition("_[")
+        for named in (f"{array}_{task}" for task in task_ids(tasks.rstrip("]"))) if bracket else (job_id,):
+            for job in self._named(named):
+                job.comment = text
+                job.changed()
 
     def _answer(self) -> None:
         if not self._running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from burstd.model.errors import SchedulerRefused
 from burstd.model.job import Job
@@ -13,6 +13,8 @@ from burstd.slurm.hostlist import compress
 
 _ADDRESSES_AT_ONCE = 1000
 """A single argument of a command may have 128 KiB."""
+_LETTERS_AT_ONCE = 100_000
+"""Of the same: the tasks of an array may take thousands."""
 _JOBS_AT_ONCE = 1000
 """scontrol asks slurmctld for one job after another: this many must be done before the command's timeout."""
 
@@ -115,13 +117,34 @@ class CommandScheduler:
         """See Scheduler."""
         self._commands("scontrol", "update", f"JobId={','.join(job_ids)}", "StartTime=now")
 
-    def set_comment(self, job_id: str, text: str) -> None:
+    def set_comment(self, job_ids: Collection[str], text: str) -> None:
         """See Scheduler."""
-        self._commands("scontrol", "update", f"JobId={job_id}", f"Comment={_one_line(text)}")
+        refused: SchedulerRefused | None = None
+        for some in _commanded(job_ids):
+            try:
+                self._commands("scontrol", "update", f"JobId={some}", f"Comment={_one_line(text)}")
+            except SchedulerRefused as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _update_nodes(self, nodes: Collection[str], *what: str) -> None:
         if nodes:
             self._commands("scontrol", "update", f"NodeName={compress(nodes)}", *what)
+
+
+def _commanded(job_ids: Iterable[str]) -> Iterator[str]:
+    """Lists of jobs with commas between, so many and so long as one command may have."""
+    some: list[str] = []
+    length = 0
+    for job_id in job_ids:
+        if some and (len(some) == _JOBS_AT_ONCE or length + len(job_id) > _LETTERS_AT_ONCE):
+            yield ",".join(some)
+            some, length = [], 0
+        some.append(job_id)
+        length += len(job_id) + 1
+    if some:
+        yield ",".join(some)
 
 
 def _one_line(text: str) -> str:

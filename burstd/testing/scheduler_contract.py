@@ -288,14 +288,42 @@ class SchedulerContract:
         scheduler.set_address([(last[1], "10.9.9.1"), (last[0], "10.9.9.2")])
         assert [node(cluster, s).address for s in last] == ["10.9.9.2", "10.9.9.1"]
         waiting = submit(cluster, "")
-        scheduler.set_comment(waiting, "burstd: waits | for a node, é")
+        scheduler.set_comment([waiting], "burstd: waits | for a node, é")
         row = job(cluster, waiting)
         assert row is not None
         assert row.comment == "burstd: waits | for a node, é"
         with pytest.raises(SchedulerRefused):
-            scheduler.set_comment("999999", "x")
+            scheduler.set_comment(["999999"], "x")
         with pytest.raises(SchedulerRefused):
             scheduler.drain(["no-such-node"], "x")
+
+    def test_many_jobs_get_one_comment(self, cluster: ClusterUnderTest) -> None:
+        """Also components, and the tasks of an array that are pending: those that run keep theirs, and it stays one."""
+        scheduler = cluster.scheduler
+        slots = self.up(cluster, 1)
+        one, array = submit(cluster, "--begin=now+1hour"), submit(cluster, "--array=1-6 --gres=gpu:v100:4")
+        het = submit(cluster, "-p burst -N2 : -p burst --gres=gpu:1")
+        scheduler.set_gate([slot for slot in cluster.slots if slot not in slots])
+        until(lambda: running(cluster, f"{array}_1"), "its first task running")
+        scheduler.set_gate(cluster.slots)
+        cluster.shell(f"scancel {array}_3")
+        pending = f"{array}_[2,4-6]"
+        with pytest.raises(SchedulerRefused):
+            scheduler.set_comment([one, "999999", pending, f"{het}+1"], "burstd: waits: for a, b = [c]")
+        scheduler.set_comment([f"{array}_1"], "burstd: on it")
+        scheduler.set_comment([f"{array}_[1-2,4-6]", f"{het}+0"], "burstd: all")
+        scheduler.set_comment([pending], "burstd: waits")
+        rows = {j.id: j for j in scheduler.jobs()}
+        assert {row: job.comment for row, job in rows.items()} == {
+            one: "burstd: waits: for a, b = [c]",
+            array: "burstd: waits",
+            f"{array}_1": "burstd: all",
+            f"{het}+0": "burstd: all",
+            f"{het}+1": "burstd: waits: for a, b = [c]",
+        }
+        assert (rows[array].tasks, rows[array].array_tasks) == (4, "2,4-6")
+        scheduler.set_comment([one], "")
+        assert [j.comment for j in scheduler.jobs() if j.id == one] == [""]
 
     def test_running_jobs_begin_anew_and_need_not_wait(self, cluster: ClusterUnderTest) -> None:
         """Of several those that may are requeued, though the call is refused; then they start when they are told to."""
