@@ -98,3 +98,7 @@ class NodeRefused(BurstdError):
         super().__init__(message)
         self.cause = cause
         """Short word for the breaker and the events."""
+
+
+class PolicyBroken(BurstdError):
+    """A policy cannot be loaded, raised or overran its time; the text names file, line and what is wrong."""

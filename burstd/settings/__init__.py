@@ -5,6 +5,7 @@ from burstd.settings.faults import Fault, SettingsError
 from burstd.settings.load import DEFAULT_PATH, load, loads, pools
 from burstd.settings.plugins import (
     Chosen,
+    Origin,
     Plugin,
     Plugins,
     PluginUnusable,
@@ -13,6 +14,7 @@ from burstd.settings.plugins import (
     resolve_provider,
     resolve_store,
 )
+from burstd.settings.policy_files import PolicyFile, PolicyFiles
 from burstd.settings.sections import Daemon, NodeSettings, Policies, PoolSettings, Settings, Slurm
 from burstd.settings.staging import Dataset, Quota, Staging, StoreSettings
 
@@ -25,10 +27,13 @@ __all__ = [
     "Difference",
     "Fault",
     "NodeSettings",
+    "Origin",
     "Plugin",
     "PluginUnusable",
     "Plugins",
     "Policies",
+    "PolicyFile",
+    "PolicyFiles",
     "PoolSettings",
     "Quota",
     "Resolved",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import stat
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -13,12 +12,15 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
-from burstd.model.errors import BurstdError
+from burstd.model.errors import BurstdError, PolicyBroken
 from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
+from burstd.settings.foreign import call_foreign
 from burstd.settings.load import secret_faults
-from burstd.settings.sections import ProviderSettings, Settings
+from burstd.settings.policy_files import PolicyFile, PolicyFiles
+from burstd.settings.sections import Policies, ProviderSettings, Settings
 from burstd.settings.source import KeyPath
 from burstd.settings.staging import StoreSettings
+from burstd.settings.trust import untrusted
 
 Group = Literal["providers", "policies", "stagers"]
 
@@ -48,12 +50,27 @@ class Plugin(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a plug-in comes from: a package with its version, or a file of the site (or a package's folder there)."""
+
+    package: str = ""
+    version: str = ""
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.path else f"{self.package} {self.version}".strip()
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """A plug-in with the settings that it is to have. ``name``: a provider's, a store's or a policy's."""
 
     name: str
     plugin: Plugin
     settings: BaseModel
+    origin: Origin = Origin()
+    home: Path | None = None
+    """The file or folder whose lines are named where a policy fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +83,65 @@ class Resolved:
 
 
 class Plugins:
-    """The plug-ins there are, each imported when it is first asked for."""
+    """The plug-ins there are, each imported when it is first asked for; a site's own files when a policy is."""
 
-    def __init__(self, loaders: Mapping[Group, Mapping[str, Callable[[], object]]]) -> None:
+    def __init__(
+        self,
+        loaders: Mapping[Group, Mapping[str, Callable[[], object]]],
+        origins: Mapping[str, Origin] | None = None,
+        files: Callable[[], PolicyFiles] | None = None,
+        timeout_s: float = Policies().timeout_s,
+    ) -> None:
         self._loaders = loaders
+        self._origins = dict(origins or {})
+        self._read = files
+        self._files: PolicyFiles | None = None
+        self.timeout_s = timeout_s
+        """For the code of policies, whenever it is called."""
 
     @classmethod
-    def installed(cls) -> Self:
-        """Those of all installed packages, by their entry points."""
+    def installed(cls, folder: Path | None = None, timeout_s: float = Policies().timeout_s) -> Self:
+        """Those of all installed packages, by their entry points, and the policies of a folder as it is now."""
         groups: tuple[Group, ...] = ("providers", "policies", "stagers")
-        return cls({g: {p.name: _loader(p) for p in entry_points(group=f"burstd.{g}")} for g in groups})
+        points = {group: tuple(entry_points(group=f"burstd.{group}")) for group in groups}
+        return cls(
+            {group: {point.name: _loader(point) for point in some} for group, some in points.items()},
+            {p.name: Origin(p.dist.name, p.dist.version) if p.dist else Origin() for p in points["policies"]},
+            None if folder is None else lambda: PolicyFiles(folder, timeout_s),
+            timeout_s,
+        )
+
+    @property
+    def files(self) -> PolicyFiles | None:
+        """The folder's, once it has been asked for."""
+        if self._files is None and self._read is not None:
+            self._files = self._read()
+        return self._files
 
     def names(self, group: Group) -> list[str]:
         """The names of a group."""
-        return sorted(self._loaders.get(group, {}))
+        own = [file.name for file in self._of_site()] if group == "policies" else []
+        return sorted({*self._loaders.get(group, {}), *own} - {""})
+
+    def origins(self, name: str) -> list[Origin]:
+        """Where policies of this name come from; more than one is a fault."""
+        own = [Origin(path=file.path) for file in self._of_site() if file.name == name]
+        packaged = name in self._loaders.get("policies", {})
+        return [*([self._origins.get(name, Origin())] if packaged else []), *own]
+
+    def faults(self) -> list[str]:
+        """What is wrong with the policies' files, used or not, one sentence each."""
+        found = [file.fault for file in self._of_site() if file.fault]
+        return found + [_twice(name, o) for name in self.names("policies") if len(o := self.origins(name)) > 1]
 
     def load(self, group: Group, name: str) -> Plugin:
         """Imports one. Raises PluginUnusable."""
+        origins = self.origins(name) if group == "policies" else []
+        if len(origins) > 1:
+            raise PluginUnusable(_twice(name, origins))
+        own = next((f for f in self._of_site() if f.name == name), None) if group == "policies" else None
         try:
-            plugin = self._loaders[group][name]()
+            plugin = own.plugin if own is not None else self._loaders[group][name]()
         except PluginUnusable:
             raise
         except ModuleNotFoundError as error:
@@ -100,6 +157,13 @@ class Plugins:
             raise PluginUnusable(f"the plug-in {name!r} has settings that are no pydantic model")
         return plugin
 
+    def _of_site(self) -> Sequence[PolicyFile]:
+        return self.files.found if self.files is not None else ()
+
+
+def _twice(name: str, origins: Sequence[Origin]) -> str:
+    return f"more than one policy is called {name!r}: {' and '.join(map(str, origins))}; rename or remove one"
+
 
 def resolve(settings: Settings, plugins: Plugins, *, check_files: bool = True) -> Resolved:
     """Checks the tables of providers, policies and stores against the plug-ins they are for.
@@ -112,17 +176,15 @@ def resolve(settings: Settings, plugins: Plugins, *, check_files: bool = True) -
     chain: list[Chosen] = []
     own = settings.policies.own
     for i, name in enumerate(settings.policies.chain):
-        plugin = _plugin(plugins, "policies", name, ("policies", "chain", i), faults)
-        table_of = ("policies", name)
-        made = _own_settings(plugin, own.get(name, {}), table_of, faults, check_files=check_files) if plugin else None
-        if plugin is not None and made is not None:
-            chain.append(Chosen(name, plugin, made))
+        chosen = _policy(plugins, name, ("policies", "chain", i), own.get(name, {}), faults, check_files=check_files)
+        if chosen is not None:
+            chain.append(chosen)
     for name in own:
         # A table for a policy that is switched off may stay, if there is such a policy.
         if name not in settings.policies.chain and name not in plugins.names("policies"):
             known = plugins.names("policies")
             text = f"no policy is called {name!r}{nearest(name, known) or ';'} installed: {', '.join(known) or 'none'}"
-            faults.append(Fault(("policies", name), text))
+            faults.append(Fault(("policies", name), text + _broken_files(plugins)))
     if faults:
         raise SettingsError(settings.source, faults)
     return Resolved(providers, tuple(chain), stores)
@@ -172,22 +234,60 @@ def _named(
     return found
 
 
-def _plugin(plugins: Plugins, group: Group, name: str, place: KeyPath, faults: list[Fault]) -> Plugin | None:
-    known = plugins.names(group)
-    if name not in known:
-        what = {"providers": "kind of provider", "policies": "policy", "stagers": "kind of store"}[group]
-        text = f"there is no {what} {name!r}{nearest(name, known) or ';'} installed: {', '.join(known) or 'none'}"
-        faults.append(Fault(place, text))
+def _policy(
+    plugins: Plugins, name: str, place: KeyPath, table: dict[str, Any], faults: list[Fault], *, check_files: bool
+) -> Chosen | None:
+    plugin = _plugin(plugins, "policies", name, place, faults)
+    if plugin is None:
         return None
+    [origin] = plugins.origins(name)
+    home = origin.path or _home(plugin)
+
+    def validated(call: Callable[[], BaseModel]) -> BaseModel:
+        return call_foreign(call, plugins.timeout_s, home, ValidationError)
+
     try:
+        made = _own_settings(plugin, table, ("policies", name), faults, check_files=check_files, validated=validated)
+    except PolicyBroken as error:
+        faults.append(Fault(("policies", name), f"the policy's settings break: {error}"))
+        return None
+    return Chosen(name, plugin, made, origin, home) if made is not None else None
+
+
+def _home(plugin: Plugin) -> Path | None:
+    """The folder of the module that makes the policy."""
+    file = getattr(sys.modules.get(getattr(plugin.make, "__module__", "")), "__file__", None)
+    return Path(file).parent if file else None
+
+
+def _plugin(plugins: Plugins, group: Group, name: str, place: KeyPath, faults: list[Fault]) -> Plugin | None:
+    try:
+        known = plugins.names(group)
+        if name not in known:
+            what = {"providers": "kind of provider", "policies": "policy", "stagers": "kind of store"}[group]
+            text = f"there is no {what} {name!r}{nearest(name, known) or ';'} installed: {', '.join(known) or 'none'}"
+            faults.append(Fault(place, text + (_broken_files(plugins) if group == "policies" else "")))
+            return None
         return plugins.load(group, name)
     except PluginUnusable as error:
         faults.append(Fault(place, str(error)))
         return None
 
 
+def _broken_files(plugins: Plugins) -> str:
+    """Any of these may be what is missing."""
+    broken = plugins.faults()
+    return f"; not loaded: {'; '.join(broken)}" if broken else ""
+
+
 def _own_settings(
-    plugin: Plugin, table: dict[str, Any], place: KeyPath, faults: list[Fault], *, check_files: bool
+    plugin: Plugin,
+    table: dict[str, Any],
+    place: KeyPath,
+    faults: list[Fault],
+    *,
+    check_files: bool,
+    validated: Callable[[Callable[[], BaseModel]], BaseModel] = lambda call: call(),
 ) -> BaseModel | None:
     model: type[BaseModel] = plugin.settings
     before = len(faults)
@@ -200,7 +300,7 @@ def _own_settings(
                 Fault((*place, key), f"there is no such key{nearest(key, allowed) or '.'} Allowed: {listed}.")
             )
     try:
-        made = model.model_validate(table)
+        made = validated(lambda: model.model_validate(table))
     except ValidationError as error:
         faults += faults_of(error, model, table, place)
         return None
@@ -222,9 +322,6 @@ def _trusted(point: EntryPoint) -> None:
 
     Each package on the way is looked at before it is imported. Raises PluginUnusable.
     """
-    own = Path(__file__).stat()
-    owners = {0, os.geteuid(), own.st_uid}
-    forbidden = 0o022 & ~own.st_mode  # a checkout may be writable for its group: then burstd is as well
     parts = point.module.split(".")
     for length in range(1, len(parts) + 1):
         module = ".".join(parts[:length])
@@ -232,15 +329,6 @@ def _trusted(point: EntryPoint) -> None:
         if spec is None:
             raise PluginUnusable(f"the plug-in {point.name!r} names the module {module}, which is not there")
         places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
-        for place in places:
-            found = Path(place).stat()
-            if found.st_uid not in owners:
-                raise PluginUnusable(
-                    f"the plug-in {point.name!r} is not loaded: {place} belongs to user id {found.st_uid}; "
-                    "it must belong to root or to the owner of burstd"
-                )
-            if found.st_mode & forbidden:
-                raise PluginUnusable(
-                    f"the plug-in {point.name!r} is not loaded: {place} can be written by others "
-                    f"(mode {stat.S_IMODE(found.st_mode):04o}); 'chmod go-w' it"
-                )
+        fault = next((found for place in places if (found := untrusted(Path(place)))), "")
+        if fault:
+            raise PluginUnusable(f"the plug-in {point.name!r} is not loaded: {fault}")

@@ -106,6 +106,7 @@ class Slurm(Section):
     conf_server: Annotated[str, matching(_SERVERS, "must be 'host' or 'host:port', as slurmd takes it")] = ""
     bind_depth: Annotated[int, Field(strict=True, ge=0)] = _DEFAULT.bind_depth
     bind_timeout_s: Seconds = _DEFAULT.bind_timeout_s
+    comments: bool = Field(default=True, strict=True, json_schema_extra=RESTART)
     state_save_location: Annotated[AbsolutePath | None, BeforeValidator(_auto)] = Field(
         default=None, json_schema_extra=RESTART
     )
@@ -158,6 +159,8 @@ class Policies(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, dict[str, Any]]
     chain: tuple[str, ...] = ("backlog", "idle", "limits")
+    folder: AbsolutePath = Path("/etc/burstd/policies")
+    timeout_s: Seconds = 5.0
 
     @property
     def own(self) -> dict[str, dict[str, Any]]:
