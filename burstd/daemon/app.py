@@ -18,6 +18,7 @@ from burstd.daemon import logs, sockets
 from burstd.daemon import parts as make
 from burstd.daemon.clock import SteadyClock
 from burstd.daemon.commands import Commands
+from burstd.daemon.comments import Comments
 from burstd.daemon.control import ControlServer
 from burstd.daemon.control_office import Facts
 from burstd.daemon.control_rights import Rights
@@ -132,6 +133,7 @@ def run(ready: Ready) -> None:
             cluster=settings.cluster, rules=rules(ready), pace=pace(settings), store=store, scheduler=scheduler,
             providers=providers, prover=_prover(prover, room, settings), workers=workers, clock=clock,
             user_data=make.user_data(settings), new_id=new_id, stage=room,
+            comments=Comments(scheduler, workers) if settings.slurm.comments else None,
         )  # fmt: skip
         _run(ready, stack, _Parts(clock, store, wake, scheduler, providers, workers, reconciler, hints, room, prover))
 

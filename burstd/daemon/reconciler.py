@@ -14,6 +14,7 @@ from burstd.core.decide import decide
 from burstd.core.inputs import booted
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
+from burstd.daemon.comments import Commenting
 from burstd.daemon.executor import Executor
 from burstd.daemon.image_desk import ImageDesk
 from burstd.daemon.interruptions import Interruptions
@@ -94,8 +95,10 @@ class Reconciler:
         user_data: Callable[[Pool, str], str],
         new_id: Callable[[], str],
         stage: Data | None = None,
+        comments: Commenting | None = None,
     ) -> None:
         self.rules = rules
+        self._comments = comments
         self._stage = stage
         self._stage_due = float("inf")
         self._cluster = cluster
@@ -159,6 +162,8 @@ class Reconciler:
             changed += self._executor.apply(plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
             self._store.record_remarks(plan.remarks)
+            if self._comments is not None:
+                self._comments.step(snapshot, plan)
         except SchedulerUnavailable as error:
             log.warning("slurm stopped answering, the rest of the plan waits", error=str(error))
             return self._pace.poll_s

@@ -1,0 +1,267 @@
+"""What stands in jobs' comments, and how seldom it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, cast
+
+import pytest
+
+from burstd.core.chain import make_target
+from burstd.core.job_line import MOST_LETTERS, Line, Lines, price_text
+from burstd.core.offers import next_breaker
+from burstd.daemon import comments
+from burstd.daemon.comments import Comments
+from burstd.model.claim import ClaimState as S
+from burstd.model.comment import joined, split
+from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.model.job import Job, JobState
+from burstd.model.plan import Plan
+from burstd.model.policy import Remark
+from burstd.model.scheduler import Scheduler
+from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
+from tests.core.worlds import NOW, claim, job, node, offer, world
+
+
+@pytest.mark.parametrize(
+    ("comment", "users", "ours"),
+    [
+        ("", "", ""),
+        ("burstd: waits: x", "", "waits: x"),
+        ("for the paper -- burstd: no", "for the paper -- burstd: no", ""),
+        ("burst: mem=3", "burst: mem=3", ""),
+        ("Burst:mem=3 -- burstd: waits: x -- y", "Burst:mem=3", "waits: x -- y"),
+        ("burst: a -- b -- burstd: c", "burst: a -- b", "c"),
+    ],
+)
+def test_whose_words_are_whose(comment: str, users: str, ours: str) -> None:
+    assert split(comment) == (users, ours)
+    assert joined(users, ours) == comment
+    assert joined(users, "") == users
+
+
+def line(snapshot: Snapshot, job_id: str = "1", ours: str = "") -> Line | None:
+    found = make_target(snapshot, ())
+    assert isinstance(snapshot.slurm, SlurmView)
+    row = next(j for j in snapshot.slurm.jobs if j.id == job_id)
+    return Lines(snapshot, Plan((), found, found.remarks)).of(row, ours)
+
+
+GANG = tuple(claim(f"cpu{n}", S.BOOTING if n < 3 else S.PROVING, jobs=("1",), gang="1") for n in (1, 2, 3, 4))
+BROKEN = next_breaker(None, offer(), "capacity", NOW, "none left")
+STOCKOUT = (
+    "waits: no offer for pool cpu can be used now: sky/r1/a/small/on-demand: failed 1 time(s) (capacity: none left),"
+    " tried again at 13:48 UTC"
+)
+LINES: list[tuple[str, Snapshot, str, str]] = [
+    ("new", world(job()), "coming", "node cpu1 is being started, about 1 min"),
+    ("booting", world(job(), claims=(claim("cpu2", S.BOOTING, jobs=("1",), created=NOW - 5),)), "coming",
+     "node cpu2 is booting, about 1 min"),
+    ("late", world(job(), claims=(claim("cpu2", S.PROVING, jobs=("1",), created=NOW - 900),)), "coming",
+     "node cpu2 is being checked"),
+    ("gang", world(job(nodes=4, cpus=16), claims=GANG), "coming",
+     "nodes cpu1, cpu2, cpu3 and 1 more are booting"),
+    ("open", world(job(), claims=(claim("cpu2", S.OPEN),)), "soon",
+     "starts soon: it has room on cpu2, which is up and open to it"),
+    ("held", world(job(reason="JobHeldUser")), "waits", "waits: its user holds it (Slurm: JobHeldUser)"),
+    ("begin", world(job(eligible=NOW + 90)), "waits", "waits: its begin time is at 13:49 UTC"),
+    ("stockout", world(job(), breakers=(BROKEN,)), "waits",
+     STOCKOUT),
+    ("impossible", world(job(cpus=9, cpus_per_node=9)), "never",
+     "never starts as it is: no pool and no other node of burst can run it: pool cpu lacks 9 CPUs (it has 4)"),
+    ("array", world(job(tasks=9, array_tasks="1-9", cpus=4)), "soon",
+     "starts soon: 4 task(s) have 4 new node(s): cpu1, cpu2, cpu3, cpu4; 5 task(s) wait: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("snapshot", "kind", "text"), [row[1:] for row in LINES], ids=[row[0] for row in LINES])
+def test_what_a_waiting_job_is_told(snapshot: Snapshot, kind: str, text: str) -> None:
+    found = line(snapshot)
+    assert found is not None
+    assert found.kind == kind
+    assert found.text.startswith(text), found.text
+
+
+def started(state: JobState = JobState.RUNNING, **fields: Any) -> Snapshot:
+    on = (claim("cpu1", S.OPEN), claim("cpu2", S.OPEN, offer=offer(price="0.25")))
+    return world(job(state=state, reason="", **fields), claims=on, nodes=(node("op1"),))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "ours", "text"),
+    [
+        (started(node_list=("cpu1",)), "waits: x", "on cpu1 (sky, 1.00 EUR/h)"),
+        (started(node_list=("cpu1", "cpu2")), "", "on cpu1, cpu2 (sky, 1.25 EUR/h)"),
+        (started(node_list=("op1",)), "node cpu1 is booting", ""),
+        (started(node_list=("op1",)), "", None),
+        (started(node_list=("cpu1",)), "spot machine of cpu1 ends; Slurm does not requeue it: no", None),
+        (started(JobState.COMPLETING, node_list=("cpu1",)), "waits: x", None),
+    ],
+)
+def test_what_stands_there_once_it_has_started(snapshot: Snapshot, ours: str, text: str | None) -> None:
+    found = line(snapshot, ours=ours)
+    assert (found.text if found is not None else None) == text
+
+
+def test_a_line_is_one_and_not_too_long() -> None:
+    snapshot = world(job())
+    said = Remark("x", "job:1", "wait", "a\n" + "b" * 500)
+    found = Lines(snapshot, Plan(remarks=(said,))).of(job(), "")
+    assert found is not None
+    assert found.text.startswith("waits: a bbb")
+    assert found.text.endswith("...")
+    assert len(found.text) == MOST_LETTERS
+    assert Lines(snapshot, Plan()).of(job(), "") is None
+
+
+@pytest.mark.parametrize(
+    ("price", "text"), [("0", "0.00"), ("0.4161", "0.42"), ("12", "12.00"), ("0.0062000", "0.0062")]
+)
+def test_a_price_is_short(price: str, text: str) -> None:
+    assert price_text(Decimal(price)) == text
+
+
+class Slurm:
+    """Takes comments, and what the queue shows is kept by the test."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[tuple[str, ...], str]] = []
+        self.raises: Exception | None = None
+
+    def set_comment(self, job_ids: Collection[str], text: str) -> None:
+        self.calls.append((tuple(job_ids), text))
+        if self.raises is not None:
+            raise self.raises
+
+
+class Lane:
+    """Workers that work when ``go`` is called."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def submit(
+        self,
+        _lane: str,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        quiet: Callable[[Any], bool] | None = None,
+    ) -> None:
+        assert quiet is not None
+        assert quiet(None)
+        self.waiting.append((work, done))
+
+    def post(self, _done: Callable[[], None]) -> None:
+        raise AssertionError
+
+    def drain(self) -> int:
+        raise AssertionError
+
+    def go(self) -> None:
+        for work, done in self.waiting:
+            done(work())
+        self.waiting.clear()
+
+
+class Desk:
+    """Comments on a Slurm whose queue shows what was written."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.slurm, self.lane = Slurm(), Lane()
+        self.jobs = jobs
+        self.anew()
+
+    def anew(self) -> None:
+        """As after a restart of burstd."""
+        self.desk = Comments(cast("Scheduler", self.slurm), self.lane)
+
+    def loop(self, at: float, **words: str) -> Sequence[tuple[tuple[str, ...], str]]:
+        """One loop at this time, in which the jobs are said to wait for these reasons; what was written."""
+        self.slurm.calls.clear()
+        remarks = tuple(Remark("x", f"job:{name.removeprefix('j')}", *_verdict(text)) for name, text in words.items())
+        snapshot = world(*self.jobs)
+        assert isinstance(snapshot.slurm, SlurmView)
+        snapshot = replace(snapshot, now=NOW + at, slurm=replace(snapshot.slurm, read=NOW + at - 0.1))
+        self.desk.step(snapshot, Plan(remarks=remarks))
+        self.lane.go()
+        if self.slurm.raises is None:
+            texts = {job_id.partition("_[")[0]: text for ids, text in self.slurm.calls for job_id in ids}
+            self.jobs = tuple(replace(j, comment=texts.get(j.id, j.comment)) for j in self.jobs)
+        return list(self.slurm.calls)
+
+
+def _verdict(text: str) -> tuple[str, str]:
+    verdict, found, reason = text.partition("!")
+    return (verdict, reason) if found else ("wait", text)
+
+
+def test_jobs_with_the_same_line_share_a_command() -> None:
+    desk = Desk(
+        job("1", priority=1), job("2", priority=9), job("3", array_tasks="4-6,9", tasks=4, priority=5),
+        job("4", comment="burst: mem=3", priority=8), job("5", comment="my own"), job("6", partitions=("onprem",)),
+    )  # fmt: skip
+    assert desk.loop(0, j1="full", j2="full", j3="full", j4="full", j5="full", j6="full") == [
+        (("2", "3_[4-6,9]", "1"), "burstd: waits: full"),
+        (("4",), "burst: mem=3 -- burstd: waits: full"),
+    ]
+    assert desk.loop(2, j1="full", j2="full", j3="full", j4="full", j5="full", j6="full") == []
+
+
+def test_the_same_kind_of_line_is_written_seldom() -> None:
+    desk = Desk(job("1"))
+    assert desk.loop(0, j1="5 before it")
+    assert not desk.loop(comments.NUMBERS_S - 1, j1="4 before it")
+    assert desk.loop(comments.NUMBERS_S, j1="4 before it")
+    assert not desk.loop(comments.NUMBERS_S + comments.WORDS_S - 1, j1="a limit")
+    assert desk.loop(comments.NUMBERS_S + comments.WORDS_S, j1="a limit")
+    assert desk.loop(comments.NUMBERS_S + comments.WORDS_S + 1, j1="impossible!too big") == [
+        (("1",), "burstd: never starts as it is: too big")
+    ]
+
+
+def test_a_restart_writes_nothing_anew() -> None:
+    desk = Desk(job("1"), job("2"))
+    desk.loop(0, j1="5 before it", j2="a limit")
+    desk.anew()
+    assert desk.loop(2, j1="4 before it", j2="a limit") == []
+    assert desk.loop(4, j1="4 before it", j2="full") == [(("2",), "burstd: waits: full")]
+
+
+def test_a_comment_that_its_user_sets_is_his_from_then_on() -> None:
+    desk = Desk(job("1"))
+    desk.loop(0, j1="full")
+    desk.jobs = (replace(desk.jobs[0], comment="mine"),)
+    assert desk.loop(2, j1="a limit") == []
+    assert desk.loop(999, j1="impossible!too big") == []
+    desk.jobs = (replace(desk.jobs[0], comment="burst: mem=1"),)
+    assert desk.loop(1000, j1="a limit") == [(("1",), "burst: mem=1 -- burstd: waits: a limit")]
+
+
+def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comments, "MOST_COMMANDS", 2)
+    monkeypatch.setattr(comments, "MOST_JOBS", 3)
+    desk = Desk(*(job(str(n), priority=n) for n in range(1, 7)))
+    words = {"j1": "impossible!no", "j2": "a", "j3": "b", "j4": "b", "j5": "b", "j6": "c"}
+    assert desk.loop(0, **words) == [(("1",), "burstd: never starts as it is: no"), (("6",), "burstd: waits: c")]
+    assert desk.loop(2, **words) == [(("5", "4", "3"), "burstd: waits: b")]
+    assert desk.loop(4, **words) == [(("2",), "burstd: waits: a")]
+    assert desk.loop(6, **words) == []
+
+
+def test_one_batch_at_a_time_and_a_refusal_stops_nothing() -> None:
+    desk = Desk(job("1"), job("2"))
+    desk.slurm.raises = SchedulerRefused("Invalid job id specified")
+    assert len(desk.loop(0, j1="a", j2="b")) == 2
+    desk.slurm.raises = SchedulerUnavailable("no answer")
+    assert len(desk.loop(comments.NUMBERS_S, j1="a", j2="b")) == 1
+    desk.slurm.raises = None
+    assert len(desk.loop(2 * comments.NUMBERS_S, j1="a", j2="b")) == 2
+    desk.desk.step(world(job("3")), Plan(remarks=(Remark("x", "job:3", "wait", "c"),)))
+    desk.desk.step(world(job("4")), Plan(remarks=(Remark("x", "job:4", "wait", "d"),)))
+    assert len(desk.lane.waiting) == 1
+    desk.lane.go()
+    blind = replace(world(), slurm=Unavailable("timed out", 0))
+    desk.desk.step(blind, Plan())
+    assert not desk.lane.waiting
