@@ -121,3 +121,7 @@ class Replay:
     results: tuple[Result, ...]
     notes: tuple[str, ...] = ()
     """What was assumed, in sentences."""
+    site_size: int = 0
+    """The most that ``site_busy`` can be; 0: not said."""
+    site_unit: str = "GPUs"
+    """What ``site_busy`` counts."""
