@@ -17,6 +17,7 @@ from burstd.core.pins import pin
 from burstd.core.placement import place
 from burstd.core.tidy import asked_by_slurm
 from burstd.model.claim import Cause, ClaimState
+from burstd.model.errors import PolicyBroken
 from burstd.model.offer import Offer
 from burstd.model.policy import LeftOut, Policy, PolicyFailed, Refused, Remark, Target, Want, dropped
 from burstd.model.snapshot import SlurmView, Snapshot
@@ -110,6 +111,8 @@ def _evaluate(policy: Policy, snapshot: Snapshot, target: Target, promised: _Pro
         found = policy.evaluate(snapshot, target)
         # Inside as well: what it returned may be anything, down to None for the wants.
         fault = _fault(found, target, snapshot, promised)
+    except PolicyBroken as error:
+        return PolicyFailed(name, str(error))
     except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises becomes a result, and a HOLD
         return PolicyFailed(name, f"{type(error).__name__}: {error}")
     return PolicyFailed(name, fault) if fault else found

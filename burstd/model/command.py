@@ -79,6 +79,13 @@ class Reload:
 
 
 @dataclass(frozen=True, slots=True)
+class TryPolicies:
+    """``burstctl policy test``: asks the policies as they are on disk beside those in force, and does nothing of it."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetryStage:
     """``burstctl stage retry``: lets a job's data that is HELD go on from where it stopped."""
 
@@ -111,7 +118,7 @@ class Evict:
 
 StageCommand = RetryStage | DiscardOutput | Evict
 """Carried out where jobs' data is staged."""
-Command = SetPin | ClearPin | HoldSlot | ReleaseSlot | Pause | Resume | PlanNow | Reload | StageCommand
+Command = SetPin | ClearPin | HoldSlot | ReleaseSlot | Pause | Resume | PlanNow | Reload | TryPolicies | StageCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +133,5 @@ class CommandResult:
     """False: done, and it was so before."""
     planned: tuple[Snapshot, Plan] | None = None
     """The answer to PlanNow."""
+    compared: tuple[Snapshot, Plan, Plan] | None = None
+    """The answer to TryPolicies: by the policies in force, and by those on disk."""

@@ -14,6 +14,11 @@ from burstd.settings.time_limit import Overrun, within
 
 T = TypeVar("T")
 
+
+class Overran(PolicyBroken):
+    """It took too long and was interrupted."""
+
+
 _LONGEST = 400
 """Characters of what an error says."""
 
@@ -23,8 +28,8 @@ def call_foreign(
 ) -> T:
     """What the call returns. ``home``: the file, or the folder of the package, whose lines are named.
 
-    Raises PolicyBroken for all that the call raises, ends of the process and the keyboard's included, and for a time
-    that is over; errors of the kind ``passing`` go through. A Ctrl-C that nobody handles is a person's, and ends us.
+    Raises PolicyBroken for all that the call raises, ends of the process and the keyboard's included, and Overran for a
+    time that is over; errors of the kind ``passing`` go through. A Ctrl-C that nobody handles is a person's: it ends us.
     """
     try:
         return within(timeout_s, call)
@@ -33,7 +38,7 @@ def call_foreign(
     except Overrun as error:
         line = _line(error, home)
         text = f"it took longer than {timeout_s:g} s and was interrupted"
-        raise PolicyBroken(f"{line}: {text}" if line else text) from None
+        raise Overran(f"{line}: {text}" if line else text) from None
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             raise

@@ -1,0 +1,117 @@
+"""A policy in the chain, held to its time, kept from what is not its own, and its answers kept in mind.
+
+Whatever a policy does, one of two things comes of it: its answer, or PolicyBroken, which holds everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from burstd.model.errors import PolicyBroken
+from burstd.model.policy import Policy, Target
+from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.settings.foreign import Overran, call_foreign
+
+REST_S = 60.0
+"""After an overrun, for which a policy is not asked: else every loop would stand still for its time limit."""
+
+V = TypeVar("V", Snapshot, Target, SlurmView)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How it went the last time, and the last time that it failed. Times in burstd's seconds since 1970."""
+
+    at: float = 0.0
+    """Of the decision; 0: not asked yet."""
+    took_s: float = 0.0
+    """For all of that decision: a hard policy is asked twice."""
+    failing: bool = False
+    failed_at: float = 0.0
+    """0: never."""
+    error: str = ""
+
+
+class Guarded:
+    """Stands for the policy in the chain (burstd.model.policy.Policy)."""
+
+    def __init__(
+        self, policy: Policy, name: str, timeout_s: float, home: Path | None = None, *, hard: bool = False
+    ) -> None:
+        self.name = name
+        self.hard = hard
+        self.asked = Asked()
+        """Replaced as a whole, so that any thread may read it."""
+        self._policy = policy
+        self._timeout_s = timeout_s
+        self._home = home
+        self._rests_until = float("-inf")
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """The policy's answer. Raises PolicyBroken."""
+        if snapshot.now < self._rests_until:
+            raise PolicyBroken(self.asked.error)
+        before, began = self.asked, time.perf_counter()
+        error = ""
+        try:
+            shown = shielded(target)
+            found = call_foreign(
+                lambda: _answer(self._policy.evaluate(_shielded_all(snapshot), shown)), self._timeout_s, self._home
+            )
+            return _unshielded(found, shown, target)
+        except Overran as overran:
+            error = f"{overran}; it is asked again after {REST_S:g} s"
+            self._rests_until = snapshot.now + REST_S
+            raise PolicyBroken(error) from None
+        except PolicyBroken as broken:
+            error = str(broken)
+            raise
+        finally:
+            took = time.perf_counter() - began + (before.took_s if before.at == snapshot.now else 0.0)
+            failed_at, last = (snapshot.now, error) if error else (before.failed_at, before.error)
+            self.asked = Asked(snapshot.now, took, bool(error), failed_at, last)
+
+
+def shielded(value: V) -> V:
+    """The same, with mappings that cannot be changed."""
+    changes: dict[str, Any] = {}
+    for field in fields(value):
+        found = getattr(value, field.name)
+        if isinstance(found, dict):
+            changes[field.name] = MappingProxyType(found)
+    return replace(value, **changes)
+
+
+def _shielded_all(snapshot: Snapshot) -> Snapshot:
+    slurm = shielded(snapshot.slurm) if isinstance(snapshot.slurm, SlurmView) else snapshot.slurm
+    return replace(shielded(snapshot), slurm=slurm)
+
+
+def _answer(found: object) -> Target:
+    """What a policy returned, as far as it must be looked at while it can still be interrupted."""
+    if not isinstance(found, Target):
+        raise PolicyBroken(f"it returned {type(found).__name__}, not a Target")
+    changes: dict[str, Any] = {}
+    for name in ("wants", "releases", "remarks"):
+        value = getattr(found, name)
+        if type(value) is list:
+            changes[name] = tuple(value)
+        elif type(value) is not tuple:
+            raise PolicyBroken(f"it returned {name} as {type(value).__name__}, not as a tuple")
+    if not isinstance(found.offers, Mapping):
+        raise PolicyBroken(f"it returned offers as {type(found.offers).__name__}, not as a mapping")
+    return replace(found, **changes) if changes else found
+
+
+def _unshielded(found: Target, shown: Target, given: Target) -> Target:
+    """With the mappings that it was given, where it left them as they are."""
+    return replace(
+        found,
+        offers=given.offers if found.offers is shown.offers else found.offers,
+        placed=given.placed if found.placed is shown.placed else found.placed,
+    )
