@@ -3,7 +3,8 @@
 Use it always: it is what stands between a runaway queue and the bill. ``"*"`` names every pool, provider or user that
 has no entry of its own. Machines count from the moment they are claimed until the provider lists them no more. A
 multi-node job is never split; one that is larger than a limit of nodes waits for ever (and is told so), one that is
-larger than a rate goes alone, when nothing else was started for a minute.
+larger than a rate goes alone, when nothing else was started for a minute. Limits hold for all that other policies and
+``burstctl scale`` ask for as well.
 
     [policies.limits]
     nodes = 100
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -71,6 +73,8 @@ class Limits:
 
     settings: Settings
     name: str = "limits"
+    hard: ClassVar[bool] = True
+    """Asked again when all others have been: nothing that they add gets past it."""
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Takes away what is too much, from the last want on; takes away offers of providers that are full."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from burstd.core.notices import INTERRUPTED
+from burstd.core.notices import INTERRUPTED, TAKEN_BACK
 from burstd.core.spot import given_up
 from burstd.core.tuning import Tuning
 from burstd.core.view import View
@@ -51,7 +51,7 @@ def advance(view: View, tuning: Tuning) -> list[Action]:
     for claim in view.snapshot.claims:
         step = _STEPS.get(claim.state)
         if why := given_up(claim, view):
-            actions += failed(claim, INTERRUPTED, f"its machine is taken back: {why}")
+            actions += failed(claim, INTERRUPTED, f"{TAKEN_BACK}: {why}")
         elif step is not None:
             actions += step(claim, view, tuning)
     return _merged(actions)
@@ -248,7 +248,8 @@ def _closing(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         # Behind the gate no job comes, and what the last one left can be taken off in peace.
         return []
     if not node.busy:
-        return [PowerDown((claim.slot,), False, "closed and idle", (claim.id,))]
+        why = claim.reason if claim.reason.startswith(TAKEN_BACK) else "closed and idle"
+        return [PowerDown((claim.slot,), False, why, (claim.id,))]
     if claim.slot in view.snapshot.held_slots or node.drained:
         return []
     return [Move(claim.id, S.CLOSING, S.READY, "a job got in before the gate came down")]
@@ -321,7 +322,9 @@ def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     told = node is None or node.powered_down or bool(node.flags & {"POWERING_DOWN", "POWER_DOWN"})
     if view.slurm is not None and told:
         why = "no instance; its leftovers cannot be listed" if unread else "neither instance nor leftovers"
-        return [Move(claim.id, S.TERMINATING, S.GONE, f"the cloud lists {why}")]
+        # Only now: a machine with an error is ended whatever still runs on it.
+        error = INTERRUPTED if claim.reason.startswith(TAKEN_BACK) and not claim.error else ""
+        return [Move(claim.id, S.TERMINATING, S.GONE, f"the cloud lists {why}", error=error)]
     return off
 
 

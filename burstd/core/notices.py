@@ -20,7 +20,9 @@ _OURS = re.compile(r"burstd: (?:(interruption)(?:, ends (\d{4}-\d\d-\d\dT\d\d:\d
 _BETWEEN = "; "
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 INTERRUPTED = "interrupted"
-"""Error of a claim whose machine was taken back before it was a node; state of a job's event for a run that was cut."""
+"""Error of a claim whose machine was taken back, once it is given up or gone; state of a job's event for a cut run."""
+TAKEN_BACK = "its machine is taken back"
+"""How the reason of a claim begins that is closed, or given up, for that."""
 NOT_A_NODE = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING, S.READY})
 """States of claims whose machine is given up on a notice unless a job is on it all the same."""
 

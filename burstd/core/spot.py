@@ -7,7 +7,7 @@ idle and its output off it (gate.py, lifecycle.py).
 
 from __future__ import annotations
 
-from burstd.core.notices import NOT_A_NODE, Told, to_write, told_of, words
+from burstd.core.notices import NOT_A_NODE, TAKEN_BACK, Told, to_write, told_of, words
 from burstd.core.retry import begins_anew
 from burstd.core.view import View
 from burstd.model.claim import Claim
@@ -141,7 +141,7 @@ def why_closed(claim: Claim, view: View) -> str:
     if told is None:
         return ""
     if told.kind is NoticeKind.INTERRUPTION:
-        return f"its machine is taken back: {told.words}"
+        return f"{TAKEN_BACK}: {told.words}"
     return "" if told.before else f"its machine may be taken back: {told.words}"
 
 

@@ -210,3 +210,9 @@ class DataView:
     error: str = ""
     ended: float = 0.0
     """When the job ended; 0: it has not, or nobody knows, and ``since`` counts."""
+    store: str = ""
+    """The store that has its data, or is to have it."""
+    size: int = 0
+    """Bytes of its input; 0: it has none, or nobody knows."""
+    left: int = 0
+    """Bytes of it that are not in the store yet, as far as is known."""

@@ -30,11 +30,12 @@ def views(
         run = run_of(row.job_id)
         ready = 0.0
         rate = rates.of(row.store, "in")
-        size = run.life.size or 0
+        size, left = run.life.size or 0, 0
         if row.state is S.WAITING:
             # What failed, or waits for another job, has no time at which it will be there.
             ready = ready_at(now, size, ahead, rate) if size and not row.error else 0.0
-            ahead += size
+            left = size
+            ahead += left
         elif row.state is S.SENDING:
             reading = run.read("in")
             left = max(size - reading.done, 0) if reading else size
@@ -43,7 +44,7 @@ def views(
         # Output that is owed keeps its nodes, whether somebody is at it or not.
         state = S(row.resume) if owed(row) else row.state
         over = ended(row, run) if state in _AFTER_RUN else 0.0
-        view = DataView(state, ready, row.nodes, row.since, row.error, over)
+        view = DataView(state, ready, row.nodes, row.since, row.error, over, row.store, size or row.bytes_in, left)
         for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
             found[job_id] = view
     return found

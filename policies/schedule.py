@@ -1,0 +1,351 @@
+"""Calendar and cron: what may burst when, how many nodes at most, and how many are warm before the morning.
+
+Use it where the answer hangs on the clock: no bursting while power is cheap here, more nodes at night, a few warm ones
+before people come, nothing at all during a maintenance. A window opens whenever its ``cron`` (minute, hour, day, month,
+weekday: as in crontab) comes round and stays open for its ``length``; or it is open once, from ``begin`` to ``end``.
+Where several are open, all of them hold; where none is, this policy does nothing. Times are those of ``timezone``.
+
+    [policies.schedule]
+    timezone = "Europe/Berlin"
+    [policies.schedule.windows.office]
+    cron = "0 8 * * mon-fri"
+    length = "10h"
+    pools = ["gpu*"]
+    accounts = ["!students"]
+    max_nodes = 20
+    [policies.schedule.windows.warm]
+    cron = "30 7 * * mon-fri"
+    length = "1h"
+    min_nodes = 2
+    [policies.schedule.windows.maintenance]
+    begin = "2026-12-01T08:00"
+    end = "2026-12-02"
+    burst = false
+
+What an administrator asks for with ``burstctl scale`` is started all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Annotated, Self
+from zoneinfo import ZoneInfo
+
+from apscheduler.triggers.cron import CronTrigger
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from burstd.model.claim import USABLE, Cause
+from burstd.model.job import Job
+from burstd.model.offer import Offer
+from burstd.model.policy import PolicyPlugin, Remark, Target, Want, dropped, units, without_jobs, without_offers
+from burstd.model.snapshot import SlurmView, Snapshot
+
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h|d)")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def _seconds(given: object) -> object:
+    """``12h``, ``90min`` or seconds."""
+    found = _LENGTH.fullmatch(given.strip()) if isinstance(given, str) else None
+    if found is not None:
+        return float(found[1]) * _UNITS[found[2]]
+    if isinstance(given, str):
+        raise ValueError("must be seconds, or a number and a unit: s, min, h or d")  # noqa: TRY004  # pydantic's way
+    return given
+
+
+class Window(BaseModel):
+    """``[policies.schedule.windows.NAME]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cron: str = ""
+    """When it opens: ``30 7 * * mon-fri``."""
+    length: Annotated[float, BeforeValidator(_seconds)] = Field(default=0.0, ge=0, le=31 * 86400)
+    """How long it is open then: seconds, or ``12h``."""
+    begin: datetime | None = None
+    """Instead of ``cron``: the date, or date and time, from which it is open, once."""
+    end: datetime | None = None
+    """The first moment at which it is closed again."""
+    pools: tuple[str, ...] = ("*",)
+    """Patterns of the pools that it is for."""
+    burst: bool = True
+    """False: no machine is started."""
+    users: tuple[str, ...] = ()
+    """Only for jobs of these users machines are started; patterns, with ``!`` in front for all others. None: all."""
+    accounts: tuple[str, ...] = ()
+    """The same for accounts."""
+    providers: tuple[str, ...] = ()
+    """Only machines of these providers are started; patterns as for users."""
+    max_nodes: int | None = Field(default=None, ge=0)
+    """Most nodes of these pools together."""
+    min_nodes: int = Field(default=0, ge=0)
+    """Nodes of each of these pools that are there, with or without jobs."""
+
+    @field_validator("cron")
+    @classmethod
+    def _is_cron(cls, text: str) -> str:
+        if text and _next(_trigger(text, UTC), 0.0) is None:
+            raise ValueError("never comes round: there is no such day")
+        return text
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if bool(self.cron) == bool(self.begin or self.end):
+            raise ValueError("a window has either 'cron' and 'length', or 'begin' and 'end'")
+        if self.cron and not self.length:
+            raise ValueError("'length' must say how long the window is open, such as \"12h\"")
+        if not self.cron and (self.begin is None or self.end is None or self.length):
+            raise ValueError("a window without 'cron' has both 'begin' and 'end', and no 'length'")
+        return self
+
+
+class Settings(BaseModel):
+    """``[policies.schedule]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timezone: str = "UTC"
+    """In which ``cron``, ``begin`` and ``end`` are meant: ``Europe/Berlin``."""
+    windows: dict[str, Window] = {}
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        _zone(name)
+        return name
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for name, window in self.windows.items():
+            if window.begin and window.end and _at(window.begin, self.timezone) >= _at(window.end, self.timezone):
+                raise ValueError(f"window {name} ends before it begins")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A window that is open now."""
+
+    name: str
+    window: Window
+    until: str
+    """For a person."""
+
+    def covers(self, pool: str) -> bool:
+        return _any(self.window.pools, pool)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The policy."""
+
+    settings: Settings
+    name: str = "schedule"
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """Applies the windows that are open."""
+        if not isinstance(snapshot.slurm, SlurmView):
+            return target
+        for one in self._open(snapshot.now):
+            window = one.window
+            if not window.burst:
+                target = self._shut(target, one)
+            if window.users or window.accounts:
+                target = self._only_for(snapshot, target, one)
+            if window.providers:
+                target = self._only_from(target, one)
+            target = self._at_least(snapshot, snapshot.slurm, target, one)
+            if window.max_nodes is not None:
+                target = self._at_most(snapshot, target, one, window.max_nodes)
+        return target
+
+    def _open(self, now: float) -> list[_Open]:
+        found = []
+        for name, window in self.settings.windows.items():
+            end = _closes(window, self.settings.timezone, now)
+            if end is not None:
+                shown = datetime.fromtimestamp(end, _zone(self.settings.timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
+                found.append(_Open(name, window, shown))
+        return found
+
+    def _shut(self, target: Target, one: _Open) -> Target:
+        why = f"window {one.name} of the schedule lets nothing be started until {one.until}"
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        for unit in units(target.wants):
+            if any(one.covers(want.pool) for want in unit):
+                remarks += [remark for want in unit for remark in dropped(want, self.name, why)]
+            else:
+                wants += unit
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+
+    def _only_for(self, snapshot: Snapshot, target: Target, one: _Open) -> Target:
+        def refusal(want: Want, job: Job) -> str:
+            if not one.covers(want.pool):
+                return ""
+            for kind, name, allowed in (
+                ("user", job.user, one.window.users),
+                ("account", job.account, one.window.accounts),
+            ):
+                if not _allowed(allowed, name):
+                    whose = f"{kind} {name}" if name else f"no {kind}"
+                    return f"window {one.name} of the schedule starts no machines for {whose} until {one.until}"
+            return ""
+
+        return without_jobs(target, self.name, snapshot, refusal)
+
+    def _only_from(self, target: Target, one: _Open) -> Target:
+        def refusal(want: Want, offer: Offer) -> str:
+            if not one.covers(want.pool) or _allowed(one.window.providers, offer.provider):
+                return ""
+            return f"window {one.name} of the schedule leaves out provider {offer.provider} until {one.until}"
+
+        return without_offers(target, self.name, refusal)
+
+    def _at_most(self, snapshot: Snapshot, target: Target, one: _Open, most: int) -> Target:
+        there = sum(1 for claim in snapshot.claims if one.covers(claim.pool))
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        for unit in units(target.wants):
+            more = sum(want.nodes for want in unit if one.covers(want.pool))
+            if more and there + more > most:
+                why = (
+                    f"window {one.name} of the schedule allows {most} node(s) until {one.until},"
+                    f" and {there} are there or coming"
+                )
+                remarks += [remark for want in unit for remark in dropped(want, self.name, why)]
+                continue
+            there += more
+            wants += unit
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+
+    def _at_least(self, snapshot: Snapshot, slurm: SlurmView, target: Target, one: _Open) -> Target:
+        least = one.window.min_nodes
+        for pool in snapshot.pools if least and one.window.burst else ():
+            if not one.covers(pool):
+                continue
+            good = {
+                claim.id
+                for claim in snapshot.claims
+                if claim.pool == pool
+                and claim.state in USABLE
+                and claim.slot not in snapshot.held_slots
+                and not ((node := slurm.nodes.get(claim.slot)) is not None and node.drained)
+            }
+            going = [release for release in target.releases if release.claim_id in good]
+            coming = sum(want.nodes for want in target.wants if want.pool == pool)
+            missing = least - (len(good) - len(going) + coming)
+            if missing <= 0:
+                continue
+            why = f"window {one.name} of the schedule has {least} node(s) until {one.until}"
+            kept = {release.claim_id for release in going[:missing]}
+            remarks = [Remark(self.name, f"claim:{claim_id}", "keep", why) for claim_id in kept]
+            missing -= len(kept)
+            offers = target.offers.get(pool, ())
+            # One want each: as many as there are slots and offers for, not all or none.
+            wants = [Want(pool, 1, Cause.FLOOR, why, offers) for _ in range(missing)] if offers else []
+            if wants:
+                remarks.append(Remark(self.name, f"pool:{pool}", "add", f"{missing} node(s): {why}"))
+            elif missing:
+                remarks.append(
+                    Remark(self.name, f"pool:{pool}", "wait", f"{missing} node(s) lack ({why}): no offer now")
+                )
+            target = replace(
+                target,
+                wants=(*target.wants, *wants),
+                releases=tuple(r for r in target.releases if r.claim_id not in kept),
+                remarks=(*target.remarks, *remarks),
+            )
+        return target
+
+
+def _closes(window: Window, timezone: str, now: float) -> float | None:
+    """When a window that is open now closes, in seconds since 1970; None: it is closed."""
+    if window.begin is not None and window.end is not None:
+        begin, end = _at(window.begin, timezone), _at(window.end, timezone)
+        return end if begin <= now < end else None
+    trigger = _trigger(window.cron, _zone(timezone))
+    opened = _next(trigger, now - window.length + 1e-3)
+    if opened is None or opened > now:
+        return None
+    # The last time it opened: cron tells the next one only, so the moment to ask from is found by halving.
+    early, late = opened, now
+    while late - early > 30:
+        middle = (early + late) / 2
+        found = _next(trigger, middle)
+        if found is not None and found <= now:
+            early = opened = found
+        else:
+            late = middle
+    return opened + window.length
+
+
+def _next(trigger: CronTrigger, moment: float) -> float | None:
+    """The first time that is not before a moment."""
+    found = trigger.get_next_fire_time(None, datetime.fromtimestamp(moment, trigger.timezone))
+    return found.timestamp() if found is not None else None
+
+
+@lru_cache(maxsize=256)
+def _trigger(text: str, zone: tzinfo) -> CronTrigger:
+    """Raises ValueError with what is wrong with an expression."""
+    fields = text.split()
+    if len(fields) != 5:
+        raise ValueError(f"must have five fields: minute, hour, day, month, weekday; it has {len(fields)}")
+    day, weekday = fields[2], fields[4]
+    if day != "*" and weekday != "*":
+        # In crontab either lets it come round, in APScheduler both must: nobody should have to guess.
+        raise ValueError("must not name both a day of the month and a weekday; make two windows")
+    # crontab counts weekdays from Sunday, APScheduler from Monday.
+    fields[4] = re.sub(r"(?<![\w/#])[0-7](?!\w)", lambda found: _DAYS[int(found[0])], weekday)
+    if re.search(r"(^|,)sun-|\w{3}-sun-", fields[4]):
+        fields[4] = _from_sunday(fields[4])
+    try:
+        return CronTrigger.from_crontab(" ".join(fields), timezone=zone)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"is no cron expression: {error}") from error
+
+
+def _from_sunday(weekday: str) -> str:
+    """A week that begins with Sunday, which APScheduler ends with it: ``sun-tue`` is ``sun,mon-tue``."""
+    return ",".join(
+        f"sun,mon-{part[4:]}" if part.startswith("sun-") and part != "sun-sun" else part for part in weekday.split(",")
+    )
+
+
+@lru_cache(maxsize=16)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            "must be a time zone that this machine knows, such as Europe/Berlin (Debian: package tzdata)"
+        ) from error
+
+
+def _at(given: datetime, timezone: str) -> float:
+    """A moment in seconds since 1970; without a zone of its own it is meant in the schedule's."""
+    return (given if given.tzinfo else given.replace(tzinfo=_zone(timezone))).timestamp()
+
+
+def _any(patterns: Iterable[str], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _allowed(patterns: tuple[str, ...], name: str) -> bool:
+    """Those named and none of those with ``!``; where only such are named, all others."""
+    without = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    named = [pattern for pattern in patterns if not pattern.startswith("!")]
+    return not _any(without, name) and (not named or _any(named, name))
+
+
+plugin = PolicyPlugin("schedule", Settings, Schedule)

@@ -1,0 +1,295 @@
+"""Calm: how fast a pool grows and shrinks, what to do when nodes come and go, and what to do when starting fails.
+
+Use it where a burst of jobs, a cloud that is short of machines, or jobs that come every few minutes would make nodes
+flicker. Absolute numbers are the business of ``limits``; this is about change.
+
+- A pool starts within a minute at most ``start_nodes``, or ``growth_percent`` of the nodes that it has, whichever is
+  more, and lets go ``release_per_minute``.
+- One that has let nodes go and started them again ``flaps`` times within ``flap_s`` keeps idle ones ``flap_keep_s``.
+- Where an offer failed and its breaker has run out, one machine tries it; the others wait for that one, or take another
+  offer.
+- A pool, or an offer, that failed too often within the hour rests for ``rest_s`` after each failure.
+
+    [policies.throttle]
+    start_nodes = 10
+    growth_percent = 100
+    release_per_minute = 20
+    pool_failures = 20
+    [policies.throttle.pools.gpu]
+    start_nodes = 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from burstd.model.claim import USABLE, Claim, ClaimState
+from burstd.model.offer import Offer
+from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want, dropped, units, without_offers
+from burstd.model.snapshot import Breaker, SlurmView, Snapshot
+
+MINUTE_S = 60.0
+_COMING = frozenset({ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.PROVING})
+_LEAVING = frozenset({ClaimState.CLOSING, ClaimState.TERMINATING})
+_NO_FAULT = frozenset({"", "interrupted", "pool"})
+"""Errors of claims that say nothing against a pool: none, the spot market (policy spot), a change of the settings."""
+
+
+class PoolSettings(BaseModel):
+    """What a pool has otherwise; what is left out is as for all pools."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    start_nodes: int | None = Field(default=None, ge=1)
+    growth_percent: float | None = Field(default=None, ge=0)
+    release_per_minute: int | None = Field(default=None, ge=1)
+
+
+class Settings(BaseModel):
+    """``[policies.throttle]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    start_nodes: int = Field(default=10, ge=1)
+    """So many nodes of a pool may be started within 60 seconds, whatever is there."""
+    growth_percent: float = Field(default=100, ge=0)
+    """Or so many of each hundred that the pool has ready; 100: it may double."""
+    release_per_minute: int | None = Field(default=None, ge=1)
+    """Most nodes of a pool that are let go within 60 seconds; none: all that are idle."""
+    flaps: int = Field(default=3, ge=0)
+    """Nodes let go and started again that make a pool keep its idle ones; 0: never."""
+    flap_s: float = Field(default=1800, gt=0, le=3600)
+    """Within so many seconds."""
+    flap_keep_s: float = Field(default=1800, ge=0)
+    """Seconds that an idle node of such a pool stays."""
+    half_open: bool = True
+    """One machine tries an offer that failed before others follow."""
+    pool_failures: int = Field(default=0, ge=0)
+    """Failed machines within an hour that close a pool; 0: any number."""
+    offer_failures: int = Field(default=0, ge=0)
+    """Failed machines within an hour that close an offer; 0: any number."""
+    rest_s: float = Field(default=600, gt=0, le=3600)
+    """Seconds from the last failure for which they stay closed."""
+    pools: dict[str, PoolSettings] = {}
+
+
+_Key = tuple[str, str]
+"""Key and cause of a breaker."""
+
+
+@dataclass(slots=True)
+class _Failures:
+    times: int = 0
+    last: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """The policy."""
+
+    settings: Settings
+    name: str = "throttle"
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """Takes away what comes too fast, or by an offer that is not to be trusted; keeps what would go too fast."""
+        if not isinstance(snapshot.slurm, SlurmView):
+            return target
+        if self.settings.pool_failures or self.settings.offer_failures:
+            target = self._resting(snapshot, target)
+        if self.settings.half_open:
+            target = self._half_open(snapshot, target)
+        target = self._slowly(snapshot, target)
+        if self.settings.flaps and target.releases:
+            target = self._flapping(snapshot, snapshot.slurm, target)
+        return self._few_at_once(snapshot, target)
+
+    def _of(self, pool: str) -> tuple[int, float, int | None]:
+        all_, own = self.settings, self.settings.pools.get(pool, PoolSettings())
+        return (
+            all_.start_nodes if own.start_nodes is None else own.start_nodes,
+            all_.growth_percent if own.growth_percent is None else own.growth_percent,
+            all_.release_per_minute if own.release_per_minute is None else own.release_per_minute,
+        )
+
+    def _resting(self, snapshot: Snapshot, target: Target) -> Target:
+        pools: dict[str, _Failures] = {}
+        offers: dict[str, _Failures] = {}
+        going = [(c.since, c) for c in snapshot.claims if c.state not in USABLE]
+        for at, claim in (*((one.at, one.claim) for one in snapshot.gone), *going):
+            if claim.error in _NO_FAULT:
+                continue
+            for found in (pools.setdefault(claim.pool, _Failures()), offers.setdefault(claim.offer.id, _Failures())):
+                found.times += 1
+                found.last = max(found.last, at)
+        closed = self._closed(pools, self.settings.pool_failures, snapshot.now)
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        for unit in units(target.wants):
+            why = next((f"pool {w.pool} rests: {closed[w.pool]}" for w in unit if w.pool in closed), "")
+            remarks += [remark for want in unit for remark in dropped(want, self.name, why)] if why else []
+            wants += () if why else unit
+        target = replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+        shut = self._closed(offers, self.settings.offer_failures, snapshot.now)
+        return without_offers(target, self.name, lambda _, offer: shut.get(offer.id, "")) if shut else target
+
+    def _closed(self, found: dict[str, _Failures], least: int, now: float) -> dict[str, str]:
+        return {
+            name: f"{failures.times} machines failed within the hour, the last {now - failures.last:.0f} s ago;"
+            f" it goes on after {self.settings.rest_s:g} s without a failure"
+            for name, failures in found.items()
+            if least and failures.times >= least and now - failures.last < self.settings.rest_s
+        }
+
+    def _half_open(self, snapshot: Snapshot, target: Target) -> Target:
+        breakers = [b for b in snapshot.breakers if b.until <= snapshot.now and b.key.count("/") == 4]
+        if not breakers:
+            return target
+        known: dict[str, tuple[Breaker, ...]] = {}
+
+        def on(offer: Offer) -> tuple[Breaker, ...]:
+            if offer.id not in known:
+                known[offer.id] = tuple(b for b in breakers if _covers(b, offer))
+            return known[offer.id]
+
+        tried: dict[_Key, str] = {}
+        for claim in snapshot.claims:
+            if claim.state in _COMING:
+                begun = [_key(b) for b in on(claim.offer) if claim.created >= b.until]
+                tried |= dict.fromkeys(begun, claim.slot)
+        trials: dict[int, frozenset[_Key]] = {}
+        for unit in units(target.wants):
+            keys = frozenset(_key(b) for want in unit if want.offers for b in on(want.offers[0]))
+            many = sum(want.nodes for want in unit) > 1
+            elsewhere = many and all(any(not on(offer) for offer in want.offers) for want in unit)
+            if keys and not elsewhere and keys.isdisjoint(tried):
+                trials |= dict.fromkeys((id(want) for want in unit), keys)
+                tried |= dict.fromkeys(keys, f"the machine for {unit[0].reason}")
+
+        def refusal(want: Want, offer: Offer) -> str:
+            closed = on(offer)
+            if {_key(b) for b in closed} <= trials.get(id(want), frozenset()):
+                return ""
+            last = max(closed, key=lambda b: b.until)
+            who = next((tried[_key(b)] for b in closed if _key(b) in tried), "one machine")
+            error = f": {last.error}" if last.error else ""
+            return f"{last.key} failed {last.failures} time(s) ({last.cause}{error}); {who} is to try it first"
+
+        return without_offers(target, self.name, refusal)
+
+    def _slowly(self, snapshot: Snapshot, target: Target) -> Target:
+        started: dict[str, int] = {}
+        there: dict[str, int] = {}
+        for launch in snapshot.launched:
+            if launch.at > snapshot.now - MINUTE_S:
+                started[launch.pool] = started.get(launch.pool, 0) + 1
+        for claim in snapshot.claims:
+            if claim.state in USABLE - _COMING:
+                there[claim.pool] = there.get(claim.pool, 0) + 1
+            elif claim.state is ClaimState.PLANNED and claim.launch_called is None:
+                # It will be started at once: it counts before the record of launches has it.
+                started[claim.pool] = started.get(claim.pool, 0) + 1
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        for unit in units(target.wants):
+            more: dict[str, int] = {}
+            for want in unit:
+                more[want.pool] = more.get(want.pool, 0) + want.nodes
+            why = next((w for pool, nodes in more.items() if (w := self._too_fast(pool, nodes, started, there))), "")
+            if why:
+                remarks += [remark for want in unit for remark in dropped(want, self.name, why)]
+                continue
+            for pool, nodes in more.items():
+                started[pool] = started.get(pool, 0) + nodes
+            wants += unit
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
+
+    def _too_fast(self, pool: str, nodes: int, started: dict[str, int], there: dict[str, int]) -> str:
+        least, percent, _ = self._of(pool)
+        most, begun = max(least, int(there.get(pool, 0) * percent / 100)), started.get(pool, 0)
+        # A job of more nodes than that goes alone.
+        if begun + nodes <= most or not begun:
+            return ""
+        return f"pool {pool} grows by {most} node(s) a minute at its size, and {begun} were started"
+
+    def _flapping(self, snapshot: Snapshot, slurm: SlurmView, target: Target) -> Target:
+        claims = {claim.id: claim for claim in snapshot.claims}
+        pools = {release.pool: self._flaps(snapshot, release.pool) for release in target.releases}
+        kept: dict[str, str] = {}
+        for release in target.releases:
+            claim, times = claims.get(release.claim_id), pools[release.pool]
+            if claim is None or times < self.settings.flaps or _shut(claim, snapshot, slurm):
+                continue
+            idle = snapshot.now - _idle_since(claim, slurm)
+            if idle < self.settings.flap_keep_s:
+                kept[claim.id] = (
+                    f"pool {claim.pool} let {times} node(s) go and started as many again within"
+                    f" {self.settings.flap_s / 60:.0f} min: {claim.slot} stays for"
+                    f" {self.settings.flap_keep_s / 60:.0f} min"
+                )
+        return self._keeping(target, kept)
+
+    def _flaps(self, snapshot: Snapshot, pool: str) -> int:
+        """Launches that followed a node's end, each node counted once."""
+        since = snapshot.now - self.settings.flap_s
+        ends = [g.at for g in snapshot.gone if g.claim.pool == pool and g.claim.opened and g.claim.error in _NO_FAULT]
+        starts = sorted(launch.at for launch in snapshot.launched if launch.pool == pool and launch.at > since)
+        ends = sorted(end for end in ends if end > since)
+        found = 0
+        for start in starts:
+            if found < len(ends) and ends[found] <= start:
+                found += 1
+        return found
+
+    def _few_at_once(self, snapshot: Snapshot, target: Target) -> Target:
+        since = snapshot.now - MINUTE_S
+        going: dict[str, int] = {}
+        for claim in snapshot.claims:
+            if claim.state in _LEAVING and claim.since > since and claim.error in _NO_FAULT:
+                going[claim.pool] = going.get(claim.pool, 0) + 1
+        for one in snapshot.gone:
+            if one.at > since and one.claim.error in _NO_FAULT:
+                going[one.claim.pool] = going.get(one.claim.pool, 0) + 1
+        kept: dict[str, str] = {}
+        for release in target.releases:
+            most = self._of(release.pool)[2]
+            if most is not None and going.get(release.pool, 0) >= most:
+                kept[release.claim_id] = f"pool {release.pool} lets {most} node(s) go a minute"
+            else:
+                going[release.pool] = going.get(release.pool, 0) + 1
+        return self._keeping(target, kept)
+
+    def _keeping(self, target: Target, kept: dict[str, str]) -> Target:
+        if not kept:
+            return target
+        releases: Iterable[Release] = (r for r in target.releases if r.claim_id not in kept)
+        remarks = (Remark(self.name, f"claim:{claim_id}", "keep", reason) for claim_id, reason in kept.items())
+        return replace(target, releases=tuple(releases), remarks=(*target.remarks, *remarks))
+
+
+def _key(breaker: Breaker) -> _Key:
+    return breaker.key, breaker.cause
+
+
+def _covers(breaker: Breaker, offer: Offer) -> bool:
+    fields = (offer.provider, offer.region, offer.zone, offer.instance_type, offer.market)
+    wanted = breaker.key.split("/")
+    return all(w in ("*", f.replace("/", "%2F")) for w, f in zip(wanted, fields, strict=True))
+
+
+def _idle_since(claim: Claim, slurm: SlurmView) -> float:
+    """When its last job ended; where it had none, when it was opened or became ready."""
+    began = claim.opened if claim.opened is not None else claim.since
+    node = slurm.nodes.get(claim.slot)
+    return max(began, node.last_busy) if node is not None else began
+
+
+def _shut(claim: Claim, snapshot: Snapshot, slurm: SlurmView) -> bool:
+    """Drained or held: no node that anybody could use."""
+    node = slurm.nodes.get(claim.slot)
+    return claim.slot in snapshot.held_slots or (node is not None and node.drained)
+
+
+plugin = PolicyPlugin("throttle", Settings, Throttle)
