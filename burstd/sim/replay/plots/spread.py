@@ -1,0 +1,67 @@
+"""The distribution of waits: which share of the jobs waited at most how long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from burstd.sim.replay.plots import axes, marks
+from burstd.sim.replay.plots.frame import Frame, drawing
+from burstd.sim.replay.plots.markup import Markup, number, tag
+
+_WIDTH, _HEIGHT = 1140.0, 420.0
+_SHARES = [axes.Tick(n / 5, f"{n * 20} %") for n in range(6)]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A chain: shares of its jobs and the longest wait of each share, in seconds; None: it never started."""
+
+    place: int
+    hollow: bool
+    shares: Sequence[float]
+    waits_s: Sequence[float | None]
+    tip: str
+
+
+def spread(lines: Sequence[Line]) -> Markup:
+    """One line a chain, on a logarithmic axis."""
+    longest = max((wait for line in lines for wait in line.waits_s if wait is not None), default=0.0)
+    ticks = axes.waits(longest)
+    end = max(longest, ticks[-2].value)
+    ticks = [tick for tick in ticks if tick.value <= end]
+    frame = Frame(56, 30, _WIDTH - 76, _HEIGHT - 78, (1.0, end), (0, 1), x_scale=_log)
+    parts = [*frame.y_axis(_SHARES, "share of jobs that waited at most so long")]
+    parts += frame.x_axis(ticks, "wait (logarithmic; shorter waits stand at 1 s)")
+    parts += [drawn for line in lines for drawn in _drawn(frame, line)]
+    return drawing(
+        _WIDTH, _HEIGHT, "Distribution of waits, a line for each chain; further up and left is better", parts
+    )
+
+
+def _log(value: float) -> float:
+    return math.log10(max(value, 1.0))
+
+
+def _drawn(frame: Frame, line: Line) -> list[Markup]:
+    corners: list[tuple[str, str]] = []
+    spots = []
+    for part, wait in zip(line.shares, line.waits_s, strict=True):
+        if wait is None:
+            break
+        spot = (frame.at_x(wait), frame.at_y(part))
+        spots.append(spot)
+        corners.append((number(spot[0]), number(spot[1])))
+    if not corners:
+        return []
+    path = f"M{frame.left:.0f} {corners[0][1]}" + "".join(f"L{x} {y}" for x, y in corners)
+    look = f"line {marks.colour(line.place)}"
+    title = tag("title", line.tip)
+    drawn = [tag("path", title, d=path, class_=look, stroke_dasharray=marks.dashes(line.place))]
+    inside = [spot for spot in spots if spot[0] > frame.left + 1]
+    for n in (1, 2, 3):
+        if len(inside) > 8:
+            x, y = inside[len(inside) * n // 4]
+            drawn.append(marks.marker(line.place, x, y, hollow=line.hollow, size=4.5))
+    return drawn
