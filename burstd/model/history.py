@@ -1,8 +1,33 @@
-"""Jobs that have ended, as far as they tell of jobs like them."""
+"""Jobs that have ended, as far as they tell of jobs like them: how long these will run, and how long they will wait.
+
+Jobs are alike in several degrees, from those of one user with one name and one request down to all jobs. An estimate
+is the mean of the latest runs of the closest degree in which enough are known. Of a job that runs already only those
+tell that ran at least as long: with run times as they are on clusters (many short ones, few very long ones), a job
+that has run long will run long.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from burstd.model.job import Job
+
+RUNS = 256
+"""So many of the latest runs of each group are kept, and up to FRESH more, ..."""
+FRESH = 32
+SHELVES, GROUPS = 256, 160
+"""... and so many groups on each of so many shelves: about 40,000 in all, those that were longest without news go."""
+ENOUGH = 8
+"""So many runs make an estimate."""
+ENOUGH_LONGER = 3
+"""So many runs that lasted longer make one of a job that runs already."""
+RECENT = 50
+"""Waits change with the queue: only so many of the latest count."""
+_DIGITS = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +54,7 @@ class EndedJob:
     @property
     def run_s(self) -> float:
         """How long it ran."""
-        return self.ended - self.started
+        return max(0.0, self.ended - self.started)
 
     @property
     def wait_s(self) -> float:
@@ -47,6 +72,197 @@ class Estimate:
     """Which jobs count as like it: ``jobs of ada with 2 GPUs``."""
 
 
+Key = tuple[str, ...]
+"""A degree of likeness and its words: ``("user", "ada", "2 GPUs")``."""
+_NONE: tuple[float, ...] = ()
+
+
+class _Group:
+    """The latest runs of one group. What is worked out from them is kept; it changes nothing."""
+
+    __slots__ = ("_fresh", "_longer", "_mean", "_old", "_sorted", "_wait", "waits")
+
+    def __init__(
+        self, old: tuple[float, ...] = _NONE, fresh: tuple[float, ...] = _NONE, waits: tuple[float, ...] = _NONE
+    ) -> None:
+        """``old``, then ``fresh``: how long they ran, the latest last."""
+        self._old = old
+        self._fresh = fresh
+        self.waits = waits
+        """How long those waited that ran on nodes of the site."""
+        self._mean = self._wait = -1.0
+        self._sorted: list[float] = []
+        self._longer: list[float] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Group) and (self._old, self._fresh, self.waits) == (
+            other._old, other._fresh, other.waits,
+        )  # fmt: skip
+
+    __hash__ = None  # type: ignore[assignment]  # compared by what it holds
+
+    def __len__(self) -> int:
+        return len(self._old) + len(self._fresh)
+
+    def and_one(self, run_s: float, waits: tuple[float, ...]) -> _Group:
+        """With one run more: few are copied."""
+        old, fresh = self._old, (*self._fresh, run_s)
+        if len(fresh) == FRESH:
+            old, fresh = (*old, *fresh)[-RUNS:], _NONE
+        return _Group(old, fresh, (*self.waits[-RECENT:], *waits)[-RECENT:] if waits else self.waits)
+
+    def mean(self) -> float:
+        if self._mean < 0:
+            self._mean = (sum(self._old) + sum(self._fresh)) / len(self)
+        return self._mean
+
+    def mean_wait(self) -> float:
+        if self._wait < 0:
+            self._wait = sum(self.waits) / len(self.waits)
+        return self._wait
+
+    def longer_than(self, elapsed_s: float) -> tuple[int, float]:
+        """How many ran longer, and how long these did on average."""
+        if not self._sorted:
+            self._sorted = sorted((*self._old, *self._fresh))
+            sums = [0.0]
+            for run in reversed(self._sorted):
+                sums.append(sums[-1] + run)
+            self._longer = sums[::-1]
+        first = bisect_left(self._sorted, elapsed_s)
+        count = len(self._sorted) - first
+        return count, self._longer[first] / count if count else 0.0
+
+
+_EMPTY = _Group()
+_Shelf = dict[Key, _Group]
+
+
 @dataclass(frozen=True, slots=True)
 class History:
-    """What jobs that have ended tell. Immutable; an empty one tells nothing."""
+    """What jobs that have ended tell. Immutable and of bounded size; an empty one tells nothing.
+
+    ``with_ended`` copies the shelves that it changes and shares the others.
+    """
+
+    _shelves: tuple[_Shelf, ...] = field(default=(), repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self._shelves)
+
+    @classmethod
+    def of(cls, ended: Iterable[EndedJob]) -> History:
+        """From jobs in the order in which they ended."""
+        return cls().with_ended(ended)
+
+    def with_ended(self, some: Iterable[EndedJob]) -> History:
+        """The same and more jobs, in the order in which they ended."""
+        shelves = list(self._shelves) or [_Shelf() for _ in range(SHELVES)]
+        own: set[int] = set()
+        none = True
+        for job in some:
+            none = False
+            run_s, wait_s = job.run_s, () if job.burst else (job.wait_s,)
+            size = _size(job.gpus, job.cpus)
+            for key in _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s):
+                place = _place(key)
+                if place not in own:
+                    shelves[place] = dict(shelves[place])
+                    own.add(place)
+                _add(shelves[place], key, run_s, wait_s)
+        return self if none else History(tuple(shelves))
+
+    def run_s(self, job: Job, elapsed_s: float = 0.0) -> Estimate | None:
+        """How long the job will run in all, given that it has run for so long; None: no job tells.
+
+        Not more than its time limit. What all have outlived that are known is as likely to double its age as not.
+        """
+        found: Estimate | None = None
+        for key in self._keys(job):
+            group = self._group(key)
+            if group is None or len(group) < ENOUGH:
+                continue
+            if elapsed_s <= 0:
+                found = Estimate(group.mean(), len(group), _words(key))
+                break
+            count, seconds = group.longer_than(elapsed_s)
+            found = found or Estimate(2 * elapsed_s, 0, _words(key))
+            if count >= ENOUGH_LONGER:
+                found = Estimate(seconds, count, _words(key))
+                break
+        if found is not None and 0 < job.time_limit_s < found.seconds:
+            return Estimate(max(job.time_limit_s, elapsed_s), found.jobs, found.basis)
+        return found
+
+    def wait_s(self, job: Job) -> Estimate | None:
+        """How long jobs like it waited of late for nodes of the site; None: no job tells."""
+        for key in self._keys(job):
+            group = self._group(key)
+            if group is not None and len(group.waits) >= ENOUGH:
+                return Estimate(group.mean_wait(), len(group.waits), _words(key))
+        return None
+
+    def _keys(self, job: Job) -> Sequence[Key]:
+        if not self._shelves:
+            return ()
+        size = _size(gpus_of(job), job.cpus)
+        return _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s)
+
+    def _group(self, key: Key) -> _Group | None:
+        return self._shelves[_place(key)].get(key)
+
+
+def gpus_of(job: Job) -> int:
+    """GPUs that a job asks for, over all its nodes."""
+    each = sum(g.count for g in job.gres_per_node if g.name == "gpu")
+    return each * max(1, job.nodes) + sum(g.count for g in job.gres_per_job if g.name == "gpu")
+
+
+def _size(gpus: int, cpus: int) -> str:
+    """GPUs, or CPUs up to the next power of two where there are none."""
+    return f"{gpus} GPUs" if gpus else f"up to {1 << max(0, cpus - 1).bit_length()} CPUs"
+
+
+def _keys(user: str, account: str, name: str, size: str, nodes: int, limit_s: float) -> list[Key]:
+    """The groups of a job, the closest first. Numbers in names say which of many alike it is: they do not count."""
+    on, limit = f"{max(1, nodes)} nodes", f"{limit_s:.0f}"
+    keys: list[Key] = []
+    if user and name:
+        keys.append(("name", user, size, on, limit, _DIGITS.sub("#", name)))
+    if user and limit_s:
+        keys.append(("limit", user, size, on, limit))
+    if limit_s:
+        keys.append(("all with limit", size, on, limit))
+    if user:
+        keys.append(("user", user, size))
+    if account:
+        keys.append(("account", account, size))
+    keys += (("size", size, on), ("all",))
+    return keys
+
+
+def _place(key: Key) -> int:
+    """The same in every process, unlike ``hash``: which groups are forgotten hangs on it."""
+    return crc32("\0".join(key).encode("utf-8", "surrogateescape")) % SHELVES
+
+
+def _words(key: Key) -> str:
+    kind, *words = key
+    if kind == "name":
+        return f"jobs {words[4]} of {words[0]} with {words[1]}"
+    if kind == "limit":
+        return f"jobs of {words[0]} with {words[1]} and the same time limit"
+    if kind == "all with limit":
+        return f"jobs with {words[0]} and the same time limit"
+    if kind in ("user", "account"):
+        return f"jobs of {words[0]} with {words[1]}"
+    return f"jobs with {words[0]}" if kind == "size" else "all jobs"
+
+
+def _add(shelf: _Shelf, key: Key, run_s: float, wait_s: tuple[float, ...]) -> None:
+    group = shelf.pop(key, None)
+    if group is None:
+        if len(shelf) >= GROUPS:
+            del shelf[next(iter(shelf))]
+        group = _EMPTY
+    shelf[key] = group.and_one(run_s, wait_s)
