@@ -17,7 +17,7 @@ _OWN = (
     "Partition", "NumNodes", "MaxNodes", "NumCPUs", "MinCPUs", "NumTasks", "NTPerNode", "MinMemory",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets",
     "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
-    "ReqNodes", "NodeList", "RestartCnt", "UserName",
+    "ReqNodes", "NodeList", "RestartCnt", "Requeue", "UserName",
 )  # fmt: skip
 # People or plug-ins write these, so they may hold anything but a word that was drawn for this one call.
 _FREE = ("Account", "QOS", "Reason", "Feature", "Reservation", "Licenses", "Dependency", "Comment", "Name")
@@ -139,6 +139,7 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tu
         dependency=word(f["Dependency"]),
         comment=word(f["Comment"]),
         restarts=number(f["RestartCnt"]),
+        requeue=f["Requeue"] != "0",
     )
 
 

@@ -53,6 +53,8 @@ ASKED: Sequence[tuple[str, dict[str, Any]]] = (
     ("--hold", {"reason": "JobHeldUser", "priority": 0}),
     ("-d singleton", {"dependency": "singleton(unfulfilled)"}),
     ("-t 1-02:03", {"time_limit_s": 93780.0}),
+    ("--requeue", {"requeue": True}),
+    ("--no-requeue", {"requeue": False}),
     ("-p onprem,burst --gres=gpu:v100:2", {"partitions": ("onprem", "burst")}),
 )
 """Options of sbatch, and what the job's row must say. {0}, {1} ... stand for slots."""

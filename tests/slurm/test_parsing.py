@@ -37,7 +37,7 @@ def row(**fields: str) -> str:
         "tres-alloc": "cpu=1,mem=1000M,node=1,billing=1", "mem-per-tres": "N/A", "Sockets": "*",
         "OverSubscribe": "OK", "Exclusive": "", "ExcNodes": "", "TimeLimit": "UNLIMITED", "SubmitTime": "1700000000",
         "EligibleTime": "1700000001", "StartTime": "N/A", "EndTime": "N/A", "ReqNodes": "", "NodeList": "",
-        "RestartCnt": "0", "UserName": "ada", "Account": "(null)", "QOS": "(null)", "Reason": "Priority",
+        "RestartCnt": "0", "Requeue": "1", "UserName": "ada", "Account": "(null)", "QOS": "(null)", "Reason": "Priority",
         "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)", "Dependency": "(null)",
         "Comment": "(null)", "Name": "wrap",
     }  # fmt: skip
@@ -95,6 +95,8 @@ def row(**fields: str) -> str:
         ({"OverSubscribe": "NO", "Exclusive": "NO"}, {"exclusive": False}),
         ({"OverSubscribe": "NO", "Exclusive": "NODE"}, {"exclusive": True}),
         ({"TimeLimit": "1-02:03:04", "RestartCnt": "2"}, {"time_limit_s": 93784.0, "restarts": 2}),
+        ({}, {"requeue": True}),
+        ({"Requeue": "0"}, {"requeue": False}),
         ({"ExcNodes": "cl[3-4]", "ReqNodes": "cl1"}, {"excluded_nodes": ("cl3", "cl4"), "node_list": ("cl1",)}),
         ({"Partition": "onprem,burst"}, {"partitions": ("onprem", "burst")}),
     ],
