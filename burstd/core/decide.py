@@ -9,6 +9,7 @@ from burstd.core.gate import hold_ready, move_gate
 from burstd.core.images import image_for
 from burstd.core.lifecycle import advance
 from burstd.core.offers import others_of
+from burstd.core.reserve import reserve_of
 from burstd.core.spot import notice_remarks, notice_steps
 from burstd.core.storage_node import storage_steps
 from burstd.core.tidy import remove_orphans, reset_slots
@@ -49,10 +50,11 @@ def make_claims(view: View, target: Target) -> list[MakeClaim]:
             continue
         offer, pool = want.offers[0], view.snapshot.pools[want.pool]
         image, others = image_for(view.snapshot, pool, offer), others_of(pool, want.offers)
+        reserved, egress = reserve_of(want, offer, others)
         made += [
             MakeClaim(
                 want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang, others,
-                want.accounts,
+                want.accounts, reserved, egress,
             )
             for slot in want.slots
         ]  # fmt: skip

@@ -66,7 +66,7 @@ class Launcher:
             claim = Claim(
                 id=self._new_id(), cluster=self._cluster, pool=a.pool, slot=a.slot, offer=a.offer, cause=a.cause,
                 state=S.PLANNED, created=now, since=now, reason=a.reason, jobs=a.jobs, users=a.users,
-                gang=a.gang, image=a.image,
+                gang=a.gang, image=a.image, accounts=a.accounts, reserved=a.reserved, egress=a.egress,
             )  # fmt: skip
             claims.append(claim)
             others[claim.id] = a.others

@@ -100,9 +100,20 @@ class Claim:
     accounts: tuple[str, ...] = ()
     """The projects (Slurm accounts) of its jobs."""
     reserved: Decimal = Decimal(0)
-    """The most that it may cost, in the offer's currency, as it was reckoned before its launch (model/money.py)."""
+    """The most that it may cost, in the offer's currency, as a budget reckoned it before its launch; 0: no budget."""
+    egress: Decimal = Decimal(0)
+    """Of ``reserved``, what sending its jobs' output home may cost."""
     error: str = ""
     """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``proof`` ...); empty: none."""
+
+    @property
+    def private(self) -> bool:
+        """A budget pays for it: no other jobs than its own may start on it, and only while what is reserved lasts."""
+        return bool(self.reserved) and bool(self.jobs)
+
+    def covers(self, seconds: float, now: float) -> bool:
+        """Whether what is reserved for it is enough for so many seconds more."""
+        return self.cost(now) + self.offer.price * Decimal(seconds) / 3600 <= self.reserved - self.egress
 
     def cost(self, now: float) -> Decimal:
         """What it has cost by ``now``, in the offer's currency: price of an hour times hours."""

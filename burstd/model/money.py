@@ -1,14 +1,22 @@
-"""What has been spent, and what a machine may cost at most."""
+"""What has been spent, what a machine may cost at most, and who pays how much of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from datetime import UTC, datetime
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+
+MICRO = Decimal("0.000001")
+"""Amounts of money are kept to a millionth of the currency."""
+END_S = 120.0
+"""How long a machine may be paid for after the time limit of its last job: Slurm's KillWait (30 s), the epilog, the
+node's powering down and the cloud's call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What machines that are gone have cost somebody in one calendar month (UTC)."""
+    """What machines that are gone have cost somebody in one calendar month (UTC), and what was sent home from them."""
 
     kind: str
     """``project`` (a Slurm account), ``user``, or empty: all together."""
@@ -16,4 +24,90 @@ class Spent:
     month: str
     """``2026-11``."""
     currency: str
+    """Empty where only ``bytes_out`` counts."""
     amount: Decimal
+    bytes_out: int = 0
+    """Output of jobs that left the cloud of ``provider``, whether or not their machines are gone."""
+    provider: str = ""
+    """Of ``bytes_out``; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """What a budget holds back for a machine before its launch: the most that it may cost, in the offer's currency."""
+
+    offer: str
+    """Offer.id."""
+    amount: Decimal
+    egress: Decimal = Decimal(0)
+    """Of ``amount``, what sending its jobs' output home may cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLine:
+    """How one budget stands. ``left`` is what may still be promised; less than nothing where it was lowered."""
+
+    kind: str
+    """As in Spent."""
+    name: str
+    period: str
+    """``month``, ``year`` or ``total``."""
+    currency: str
+    limit: Decimal
+    spent: Decimal
+    """On machines that are gone."""
+    committed: Decimal
+    """What machines that are there, or coming, may cost at most in this period."""
+    fault: str = ""
+    """Why it cannot be reckoned, and nothing is started on it; empty: it can."""
+
+    @property
+    def left(self) -> Decimal:
+        """Of the limit."""
+        return self.limit - self.spent - self.committed
+
+
+def worst_case(price: Decimal, seconds: float, egress: Decimal = Decimal(0)) -> Decimal:
+    """The most that a machine may cost: price of an hour times hours, and what its output costs; rounded up.
+
+    ``seconds`` is the longest time limit of its jobs and all the time around them.
+    """
+    return (price * Decimal(f"{seconds:.3f}") / 3600 + egress).quantize(MICRO, ROUND_CEILING)
+
+
+def cost_of(price: Decimal, seconds: float) -> Decimal:
+    """Price of an hour times hours, to a millionth; seconds to a thousandth, so that it is the same everywhere."""
+    return (price * Decimal(f"{seconds:.3f}") / 3600).quantize(MICRO, ROUND_HALF_EVEN)
+
+
+def shares(whole: Decimal, parts: int) -> list[Decimal]:
+    """Equal shares in millionths; the millionths that are left over go to the first ones."""
+    units, left = divmod(int(whole / MICRO), parts)
+    return [(units + (1 if i < left else 0)) * MICRO for i in range(parts)]
+
+
+def shared(whole: Decimal, payers: Sequence[str]) -> dict[str, Decimal]:
+    """What each payer of a machine pays of it: equal shares, however long each used it; empty where nobody pays."""
+    names = tuple(dict.fromkeys(payers))
+    return dict(zip(names, shares(whole, len(names)), strict=True)) if names else {}
+
+
+def month_of(time: float) -> str:
+    """The calendar month (UTC) of a moment, ``2026-11``."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m")
+
+
+def month_start(month: str) -> float:
+    """When a month began, in seconds since 1970."""
+    return datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC).timestamp()
+
+
+def by_month(since: float, until: float) -> Iterable[tuple[str, float]]:
+    """The calendar months (UTC) of a stretch of time, each with its seconds in it; none where it is empty."""
+    while since < until:
+        month = month_of(since)
+        year, number = int(month[:4]), int(month[5:])
+        after = month_start(f"{year + number // 12:04}-{number % 12 + 1:02}")
+        end = min(after, until)
+        yield month, end - since
+        since = end

@@ -29,6 +29,7 @@ class MakeClaim:
     accounts: tuple[str, ...] = ()
     reserved: Decimal = Decimal(0)
     """See Claim."""
+    egress: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)

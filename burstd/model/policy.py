@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from burstd.model.claim import Cause
 from burstd.model.job import Job
+from burstd.model.money import Reserve
 from burstd.model.offer import Offer
 from burstd.model.snapshot import SlurmView, Snapshot
 
@@ -47,6 +48,8 @@ class Want:
     """The projects (Slurm accounts) of its jobs."""
     left_out: tuple[LeftOut, ...] = ()
     """Offers that policies have taken out of it (see ``narrowed``)."""
+    reserved: tuple[Reserve, ...] = ()
+    """What is held back for one of its machines, by offer; empty: no budget pays for it. A budget's to set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ from burstd.model.provider import LaunchRequest
 from burstd.model.shape import Gres, Shape
 
 CLAIM_FIELDS = tuple(f.name for f in fields(Claim))
-_AS_JSON = frozenset({"offer", "jobs", "users"})
+_WORDS = frozenset({"jobs", "users", "accounts"})
+_MONEY = frozenset({"reserved", "egress"})
+_AS_JSON = _WORDS | {"offer"}
 
 
 def dump(value: object) -> str:
@@ -41,8 +43,10 @@ def to_plain(name: str, value: Any) -> Any:
     """A field of a claim as JSON has it."""
     if name == "offer":
         return _plain_offer(value)
-    if name in ("jobs", "users"):
+    if name in _WORDS:
         return [clean(v) for v in value]
+    if name in _MONEY:
+        return str(value)
     return clean(str(value)) if isinstance(value, str) else value
 
 
@@ -51,8 +55,10 @@ def from_plain(name: str, plain: Any) -> Any:
     match name:
         case "offer":
             return _offer(plain)
-        case "jobs" | "users":
+        case "jobs" | "users" | "accounts":
             return tuple(plain)
+        case "reserved" | "egress":
+            return Decimal(plain)
         case "state":
             return ClaimState(plain)
         case "cause":
@@ -82,8 +88,10 @@ def claim_from_row(row: RowMapping) -> Claim:
     """A claim from its row."""
     values = {name: row[name] for name in CLAIM_FIELDS}
     values["offer"] = _offer_from_text(row["offer"])
-    values["jobs"] = _words_from_text(row["jobs"])
-    values["users"] = _words_from_text(row["users"])
+    for name in _WORDS:
+        values[name] = _words_from_text(row[name])
+    for name in _MONEY:
+        values[name] = Decimal(row[name])
     values["state"] = ClaimState(row["state"])
     values["cause"] = Cause(row["cause"])
     return Claim(**values)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import Decimal
 from typing import Literal
 
 from burstd.model.claim import Claim
+from burstd.model.money import cost_of, shares
 
-Group = Literal["user", "job", "pool", "provider", "claim"]
-_MICRO = Decimal("0.000001")
+Group = Literal["user", "account", "job", "pool", "provider", "claim"]
 
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
-    """What one user (job, pool, provider, claim) owes, in one currency.
+    """What one user (project, job, pool, provider, claim) owes, in one currency.
 
     ``seconds`` are machine seconds, shared as the cost is. ``key`` is empty for machines that were made for nobody
     in particular: floors, pins, and what Slurm started by itself.
@@ -40,8 +40,7 @@ def cost_between(claim: Claim, since: float, until: float) -> tuple[Decimal, flo
         return Decimal(0), 0.0
     end = until if claim.billed_until is None else min(until, claim.billed_until)
     seconds = max(0.0, end - max(since, claim.billed_from))
-    exact = claim.offer.price * Decimal(f"{seconds:.3f}") / 3600
-    return exact.quantize(_MICRO, ROUND_HALF_EVEN), seconds
+    return cost_of(claim.offer.price, seconds), seconds
 
 
 def bill(claims: Iterable[Claim], group: Group, since: float, until: float) -> tuple[BillLine, ...]:
@@ -57,7 +56,7 @@ def bill(claims: Iterable[Claim], group: Group, since: float, until: float) -> t
         if not lasted:
             continue
         payers = _payers(claim, group)
-        for payer, share in zip(payers, _split(whole, len(payers)), strict=True):
+        for payer, share in zip(payers, shares(whole, len(payers)), strict=True):
             key = (payer, claim.offer.currency)
             cost[key] += share
             seconds[key] += lasted / len(payers)
@@ -71,6 +70,8 @@ def _payers(claim: Claim, group: Group) -> tuple[str, ...]:
     match group:
         case "user":
             return tuple(dict.fromkeys(claim.users)) or ("",)
+        case "account":
+            return tuple(dict.fromkeys(claim.accounts)) or ("",)
         case "job":
             return tuple(dict.fromkeys(claim.jobs)) or ("",)
         case "pool":
@@ -79,9 +80,3 @@ def _payers(claim: Claim, group: Group) -> tuple[str, ...]:
             return (claim.offer.provider,)
         case "claim":
             return (claim.id,)
-
-
-def _split(whole: Decimal, parts: int) -> list[Decimal]:
-    """Equal shares in millionths; the millionths that are left over go to the first ones."""
-    units, left = divmod(int(whole / _MICRO), parts)
-    return [(units + (1 if i < left else 0)) * _MICRO for i in range(parts)]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,9 +15,10 @@ from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.clock import Clock
 from burstd.model.data import StageState, Staging
+from burstd.model.money import Spent
 from burstd.model.policy import Remark
 from burstd.model.provider import LaunchRequest
-from burstd.model.snapshot import Breaker, Launched, Pin
+from burstd.model.snapshot import Breaker, Gone, Launched, Pin
 from burstd.store import money
 from burstd.store.codec import claim_from_row, request_from_text
 from burstd.store.engine import database_url, in_memory, in_words, is_sqlite, open_engine, shown
@@ -34,6 +36,7 @@ from burstd.store.rows import (
     PIN,
     REMARK,
     REQUEST,
+    SPENT,
     STAGING,
     USER_DATA,
 )
@@ -217,6 +220,19 @@ class Reader:
             claims = [claim_from_row(row) for row in connection.execute(query).mappings()]
         return tuple(Launched(c.launch_called or 0.0, c.pool, c.offer.provider, c.users) for c in claims)
 
+    def gone(self, since: float) -> tuple[Gone, ...]:
+        """Claims that came to their end after ``since``, oldest first."""
+        over = (CLAIM.c.state == ClaimState.GONE.value, CLAIM.c.since >= since)
+        with self._reading() as connection:
+            rows = connection.execute(select(CLAIM).where(*over).order_by(CLAIM.c.since, CLAIM.c.id)).mappings()
+            claims = [claim_from_row(row) for row in rows]
+        return tuple(Gone(claim.since, claim) for claim in claims)
+
+    def spent(self) -> tuple[Spent, ...]:
+        """What machines that are gone have cost, and what was sent home, by payer and month (see ledger.py)."""
+        with self._reading() as connection:
+            return spent_rows(connection)
+
     def events(
         self, *, after: int = 0, subject: str = "", job: str = "", newest: bool = False, limit: int = 1000
     ) -> tuple[Event, ...]:
@@ -315,6 +331,16 @@ def claim_of(connection: Connection, claim_id: str, *, lock: bool = False) -> Cl
     if row is None:
         raise UnknownClaim(f"There is no claim {claim_id!r} on record.")
     return claim_from_row(row)
+
+
+def spent_rows(connection: Connection) -> tuple[Spent, ...]:
+    """The sums of the ledger, in the order of their keys."""
+    order = (SPENT.c.kind, SPENT.c.name, SPENT.c.month, SPENT.c.currency, SPENT.c.provider)
+    rows = connection.execute(select(SPENT).order_by(*order)).mappings()
+    return tuple(
+        Spent(r["kind"], r["name"], r["month"], r["currency"], Decimal(r["amount"]), r["bytes_out"], r["provider"])
+        for r in rows
+    )
 
 
 def staging_of(connection: Connection, job_id: str, *, lock: bool = False) -> Staging:

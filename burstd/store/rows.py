@@ -78,7 +78,23 @@ class ClaimRow(Row, table=True):
     billed_until: float | None = Field(sa_column=Column(Float, index=True))
     opened: float | None = Field(sa_column=Column(Float))
     attempts: int = Field(sa_column=Column(Integer, nullable=False))
+    accounts: str = Field(sa_column=Column(BYTEWISE, nullable=False, server_default=text("'[]'")))
+    reserved: str = Field(sa_column=Column(BYTEWISE, nullable=False, server_default=text("'0'")))
+    egress: str = Field(sa_column=Column(BYTEWISE, nullable=False, server_default=text("'0'")))
     error: str = Field(sa_column=_text())
+
+
+class SpentRow(Row, table=True):
+    """What one payer has spent in one month on machines that are gone (see ledger.py)."""
+
+    __tablename__ = "spent"
+    kind: str = Field(sa_column=_text(key=True))
+    name: str = Field(sa_column=_text(key=True))
+    month: str = Field(sa_column=_text(key=True))
+    currency: str = Field(sa_column=_text(key=True))
+    provider: str = Field(sa_column=_text(key=True))
+    amount: str = Field(sa_column=_text())
+    bytes_out: int = Field(sa_column=_whole())
 
 
 class ClaimJobRow(Row, table=True):
@@ -234,3 +250,4 @@ HELD = table(HeldRow)
 BREAKER = table(BreakerRow)
 STAGING = table(StagingRow)
 META = table(MetaRow)
+SPENT = table(SpentRow)

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, delete, insert, not_, select, update
 from burstd.model.data import STAGE_TRANSITIONS, Directives, StageState, Staging, Tree
 from burstd.store.errors import IllegalMove, StagingExists, StaleState
 from burstd.store.event import stage_subject
+from burstd.store.ledger import Ledger
 from burstd.store.reader import staging_of, starts
-from burstd.store.record import Record
 from burstd.store.rows import EVENT, STAGING
 from burstd.store.staging_codec import plain_staging, staging_columns, staging_from_plain, staging_to_plain
 from burstd.store.writer import chunks
@@ -50,7 +50,7 @@ class StagingFields(TypedDict, total=False):
     resume: str
 
 
-class Stagings(Record):
+class Stagings(Ledger):
     """Writing what is known of the data of jobs; each change with its event in one transaction."""
 
     def make_staging(self, staging: Staging, cause: str = "slurm") -> Staging:
@@ -155,7 +155,10 @@ class Stagings(Record):
         data = {"set": plain} if plain else {}
         subject = stage_subject(staging.job_id)
         self._log(connection, self._entry(subject, staging.state.value, new.value, reason, cause, data, time=now))
-        return staging_from_plain({**before, **changes})
+        after = staging_from_plain({**before, **changes})
+        if new is StageState.HOME and staging.state is not StageState.HOME:
+            self._sent_home(connection, after)
+        return after
 
     def purge(self, before: float) -> int:
         """Forgets what ended before ``before``: also data of jobs that was cleared, and its events.

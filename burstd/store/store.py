@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -26,6 +27,9 @@ class ClaimFields(TypedDict, total=False):
     offer: Offer
     jobs: tuple[str, ...]
     users: tuple[str, ...]
+    accounts: tuple[str, ...]
+    reserved: Decimal
+    egress: Decimal
     gang: str
     image: str
     instance_id: str
@@ -165,6 +169,7 @@ class Store(Stagings):
         moved = {} if new is claim.state else {"state": new.value, "since": now, "reason": to_plain("reason", reason)}
         connection.execute(update(CLAIM).where(CLAIM.c.id == claim.id).values(**columns({**plain, **moved})))
         after = claim_from_plain({**plain_claim(claim), **plain, **moved})
+        self._settle(connection, claim, after)
         if "jobs" in plain or "users" in plain:
             for index in (CLAIM_JOB, CLAIM_USER):
                 connection.execute(delete(index).where(index.c.claim_id == claim.id))

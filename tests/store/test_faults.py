@@ -23,6 +23,7 @@ from burstd.store import (
     replay,
 )
 from burstd.store.engine import database_url, shown
+from burstd.store.migrate import HEAD
 
 from .samples import ManualClock, planned, request_for
 
@@ -167,7 +168,7 @@ def test_a_newer_database_is_refused_and_left_alone(place: str) -> None:
     engine = create_engine(database_url(place))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num='9999'"))
-    with pytest.raises(StoreNewer, match=r"written by a newer burstd \(schema 9999; this one knows up to 0003\)"):
+    with pytest.raises(StoreNewer, match=rf"written by a newer burstd \(schema 9999; this one knows up to {HEAD}\)"):
         Store.open(place, ManualClock())
     with pytest.raises(StoreNewer):
         Reader.open(place, ManualClock())

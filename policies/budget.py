@@ -1,0 +1,296 @@
+"""Hard limits on money: in all, for each project (Slurm account) and user, by calendar month (UTC), year or for ever.
+
+Use it wherever somebody pays. Before a machine is started, the most that it may cost is reserved: price times the
+longest time limit of its jobs and ``overhead_s``, and what their output costs to send home. It is started only where
+that fits into what is left; when it is gone, what it really cost takes the place of what was reserved. A machine under
+a budget is its own jobs' alone, and ends with them: no other job can lengthen the bill. Jobs that run are never ended.
+
+``"*"`` names every project or user that has no budget of its own (each has as much). Amounts are in ``currency``.
+
+    [policies.budget]
+    limit = 5000
+    [policies.budget.projects.atlas]
+    limit = 800
+    [policies.budget.users."*"]
+    limit = 100
+    period = "year"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from burstd.model.claim import ClaimState
+from burstd.model.job import Job
+from burstd.model.money import BudgetLine, Reserve, worst_case
+from burstd.model.offer import Offer
+from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want, narrowed, units
+from burstd.model.snapshot import SlurmView, Snapshot
+from policies.purse import ALL, Key, Limit, Limits, Period, Purse
+
+
+class Settings(BaseModel):
+    """``[policies.budget]``; ``limit`` and ``period`` here hold for all machines together."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: Decimal | None = Field(default=None, ge=0)
+    period: Period = "month"
+    currency: str = "EUR"
+    """Of all amounts here."""
+    rates: dict[str, Decimal] = {}
+    """What one unit of another currency is worth in ``currency``. Offers in one that is not named are not taken."""
+    projects: dict[str, Limit] = {}
+    users: dict[str, Limit] = {}
+    overhead_s: float = Field(default=900, ge=240)
+    """How long a machine may be paid for beside the time limit of its jobs: boot, proof, start and end. The default is
+    ``boot_timeout_s`` and ``prove_timeout_s`` with their defaults, and two minutes for the end; add slurm.conf's
+    OverTimeLimit. A machine on which its jobs cannot start in time any more is given back."""
+    unlimited_s: float | None = Field(default=None, gt=0)
+    """Taken for the time limit of a job, or the life of a spare node, that has none; without it such are refused."""
+    egress: dict[str, Decimal] = {}
+    """What a GiB that leaves a provider costs; ``"*"``: any other provider. Nothing where it is not named."""
+    egress_gib: Decimal = Field(default=Decimal(0), ge=0)
+    """How much output a job is taken to have at most, in GiB."""
+
+    def limits(self) -> Limits:
+        """All budgets."""
+        total = {} if self.limit is None else {"": Limit(limit=self.limit, period=self.period)}
+        by_kind = {"": total, "project": self.projects, "user": self.users}
+        return Limits(by_kind, self.currency, self.rates, self.egress)
+
+
+@dataclass(frozen=True, slots=True)
+class _No:
+    """Why something is not started."""
+
+    reason: str
+    key: Key | None = None
+    """Whose budget it is that does not suffice; None: it is not about one."""
+    job: str = ""
+    """The job that it is about, where it is one."""
+    never: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A want, and what one of its machines may cost by each of its offers."""
+
+    want: Want
+    keys: Mapping[Key, int]
+    reserves: Mapping[str, Reserve]
+    worth: Mapping[str, Decimal]
+    """In the currency of the budgets; offers without a rate are not in it."""
+
+    def charges(self, amount: Decimal) -> dict[Key, Decimal]:
+        """What each budget pays where one machine costs so much."""
+        return {key: amount * self.want.nodes / parts for key, parts in self.keys.items()}
+
+    def least(self) -> dict[Key, Decimal]:
+        """The same by the cheapest offer."""
+        return self.charges(min(self.worth.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The policy."""
+
+    settings: Settings
+    name: str = "budget"
+    hard: bool = True
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """Takes away what does not fit into what is left, from the last want on; the rest bears what is reserved."""
+        if not isinstance(snapshot.slurm, SlurmView):
+            return target
+        purse = self._purse(snapshot)
+        asked = {job for want in target.wants for job in want.jobs}
+        jobs = {job.id: job for job in snapshot.slurm.jobs if job.id in asked} if asked else {}
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        for unit in units(target.wants):
+            found, said = self._unit(unit, jobs, purse)
+            wants += found
+            remarks += said
+        releases = self._releases(snapshot, snapshot.slurm, target, purse)
+        remarks += [Remark(self.name, f"claim:{r.claim_id}", "release", r.reason) for r in releases]
+        before = {id(want) for want in target.wants}
+        if not remarks and all(id(want) in before for want in wants):
+            return target
+        return replace(
+            target,
+            wants=tuple(wants),
+            releases=(*target.releases, *releases),
+            remarks=(*target.remarks, *remarks),
+        )
+
+    def budgets(self, snapshot: Snapshot) -> tuple[BudgetLine, ...]:
+        """How the budgets stand: those that are named, and of ``"*"`` those who have spent or promised something."""
+        return self._purse(snapshot).lines()
+
+    def _purse(self, snapshot: Snapshot) -> Purse:
+        return Purse(self.settings.limits(), snapshot, self.settings.overhead_s, self.settings.unlimited_s or 0.0)
+
+    def _unit(
+        self, unit: tuple[Want, ...], jobs: Mapping[str, Job], purse: Purse
+    ) -> tuple[Sequence[Want], list[Remark]]:
+        """What of wants that stand or fall together can be paid, and what is to be said of the rest."""
+        remarks: list[Remark] = []
+        while True:
+            found = self._fit(unit, jobs, purse)
+            if not isinstance(found, _No):
+                return found, remarks
+            verdict = "impossible" if found.never else "wait"
+            out = _concerned(unit, found, jobs)
+            left = tuple(job for want in unit for job in want.jobs if job not in out)
+            remarks += [Remark(self.name, f"job:{job}", verdict, found.reason) for job in out]
+            if not out or not left:
+                remarks += [
+                    Remark(
+                        self.name, f"pool:{want.pool}", "drop", f"{want.nodes} node(s) ({want.reason}): {found.reason}"
+                    )
+                    for want in unit
+                ]
+                return (), remarks
+            # Others share the machine: it is started for them.
+            shown = ", ".join(out[:3]) + (f" and {len(out) - 3} more" if len(out) > 3 else "")
+            unit = (replace(unit[0], jobs=left, reason=f"{unit[0].reason}, without {shown}"),)
+
+    def _fit(self, unit: tuple[Want, ...], jobs: Mapping[str, Job], purse: Purse) -> Sequence[Want] | _No:
+        """The wants with the offers that can be paid and what is reserved for them, which is taken from the purse."""
+        nodes = sum(want.nodes for want in unit)
+        priced: list[_Priced] = []
+        for want in unit:
+            one = self._price(_with_payers(want, jobs), jobs, purse, nodes)
+            if isinstance(one, _No):
+                return one
+            priced.append(one)
+        least = _sum(one.least() for one in priced if one.worth)
+        for key, cost in least.items():
+            if purse.line(key).fault or cost > purse.left(key):
+                never = not purse.line(key).fault and cost > purse.line(key).limit
+                return _No(purse.never(key, cost) if never else purse.short(key, cost), key, never=never)
+        found: list[Want] = []
+        for one, before in zip(priced, unit, strict=True):
+            if not one.worth:
+                found.append(replace(before, reserved=()) if before.reserved and not one.keys else before)
+                continue
+            # The cheapest offer of each fits; a dearer one must leave enough for the others.
+            rest = _sum([least, {key: -cost for key, cost in one.least().items()}])
+            slim = narrowed(one.want, self.name, partial(_refusal, one, rest, purse))
+            slim = replace(slim, reserved=tuple(one.reserves[offer.id] for offer in slim.offers))
+            least = _sum([rest, one.charges(max(one.worth[offer.id] for offer in slim.offers))])
+            found.append(before if slim == before else slim)
+        purse.take(least)
+        return found
+
+    def _price(self, want: Want, jobs: Mapping[str, Job], purse: Purse, nodes: int) -> _Priced | _No:
+        """``nodes`` are those of all wants that stand or fall with this one: they share the output of its job."""
+        keys = purse.keys(want.accounts, want.users)
+        if not keys or not want.offers:
+            return _Priced(want, keys, {}, {})
+        lasts = self._seconds(want, jobs)
+        if isinstance(lasts, _No):
+            return lasts
+        limits, reserves, worth = self.settings.limits(), {}, {}
+        for offer in want.offers:
+            rate = limits.worth(Decimal(1), offer.currency)
+            if not rate:
+                continue
+            out = sum(_at_once(jobs[job], offer) for job in want.jobs if job in jobs) * self.settings.egress_gib
+            egress = limits.egress_price(offer.provider) * out / nodes / rate
+            amount = worst_case(offer.price, lasts + offer.placing_s, egress)
+            reserves[offer.id], worth[offer.id] = Reserve(offer.id, amount, egress), amount * rate
+        if not worth:
+            paid_in = ", ".join(sorted({offer.currency for offer in want.offers}))
+            return _No(f"its offers are paid in {paid_in}, and {_NO_RATE}")
+        return _Priced(want, keys, reserves, worth)
+
+    def _seconds(self, want: Want, jobs: Mapping[str, Job]) -> float | _No:
+        """How long one of its machines may be paid for at most."""
+        longest = 0.0 if want.jobs else self.settings.unlimited_s
+        if longest is None:
+            return _No(f"a node that waits for jobs has no end, and so no worst case: {_SET_UNLIMITED}")
+        for job_id in want.jobs:
+            limit = (jobs[job_id].time_limit_s if job_id in jobs else 0.0) or self.settings.unlimited_s
+            if not limit:
+                why = f"job {job_id} has no time limit, so that it may cost any amount: give it one (sbatch --time)"
+                return _No(f"{why}, or {_SET_UNLIMITED}", job=job_id)
+            longest = max(longest, limit)
+        return longest + self.settings.overhead_s
+
+    def _releases(self, snapshot: Snapshot, slurm: SlurmView, target: Target, purse: Purse) -> list[Release]:
+        """Idle nodes that were started for no job, where the limit of the whole site is passed."""
+        if not purse.passed(ALL):
+            return []
+        known = {release.claim_id for release in target.releases}
+        return [
+            Release(claim.id, claim.pool, "the limit of the whole site is reached, and no job is on it")
+            for claim in snapshot.claims
+            if claim.state in (ClaimState.OPEN, ClaimState.READY)
+            and not claim.jobs
+            and claim.id not in known
+            and (node := slurm.nodes.get(claim.slot)) is not None
+            and not node.busy
+        ]
+
+
+_NO_RATE = "[policies.budget.rates] has no rate for it"
+_SET_UNLIMITED = "set unlimited_s of [policies.budget]"
+
+
+def _with_payers(want: Want, jobs: Mapping[str, Job]) -> Want:
+    """Who pays follows from the jobs, whatever other policies have written there."""
+    rows = [jobs[job] for job in want.jobs if job in jobs]
+    users = tuple(dict.fromkeys(row.user for row in rows))
+    accounts = tuple(dict.fromkeys(row.account for row in rows if row.account))
+    same = (users, accounts) == (want.users, want.accounts)
+    return want if same else replace(want, users=users, accounts=accounts)
+
+
+def _concerned(unit: tuple[Want, ...], no: _No, jobs: Mapping[str, Job]) -> tuple[str, ...]:
+    """The jobs that are to wait: of those that share a machine the ones without money, the longest first."""
+    every = tuple(dict.fromkeys(job for want in unit for job in want.jobs))
+    if len(unit) > 1 or unit[0].gang:
+        return every
+    if no.job:
+        return (no.job,)
+    if no.key is None:
+        return every
+    mine = [job for job in every if no.key == ALL or job not in jobs or no.key in _payers(jobs[job])]
+    longest = max((jobs[job].time_limit_s for job in mine if job in jobs), default=0.0)
+    return tuple(job for job in mine if job not in jobs or jobs[job].time_limit_s == longest)
+
+
+def _payers(job: Job) -> tuple[Key, Key]:
+    return ("project", job.account), ("user", job.user)
+
+
+def _at_once(job: Job, offer: Offer) -> int:
+    """How many tasks of a job may run on such a machine at once."""
+    return max(1, min(job.tasks, offer.shape.cpus // max(1, job.cpus)))
+
+
+def _refusal(one: _Priced, rest: Mapping[Key, Decimal], purse: Purse, offer: Offer) -> str:
+    if offer.id not in one.worth:
+        return f"it is paid in {offer.currency}, and {_NO_RATE}"
+    for key, cost in _sum([rest, one.charges(one.worth[offer.id])]).items():
+        if cost > purse.left(key):
+            return purse.short(key, cost)
+    return ""
+
+
+def _sum(parts: Iterable[Mapping[Key, Decimal]]) -> dict[Key, Decimal]:
+    found: dict[Key, Decimal] = {}
+    for part in parts:
+        for key, amount in part.items():
+            found[key] = found.get(key, Decimal(0)) + amount
+    return found
+
+
+plugin = PolicyPlugin("budget", Settings, Budget)
