@@ -53,9 +53,10 @@ def summary(report: Report) -> Iterator[str]:
         if immediate is None or chain.baseline or against is None or against.cloud_gpu_hours is None:
             continue
         used = f"{abs(against.cloud_gpu_hours) * 100:.0f} % {'fewer' if against.cloud_gpu_hours < 0 else 'more'}"
+        p95, its_p95 = wording.length(chain.p95_wait_s), wording.length(immediate.p95_wait_s)
         yield (
-            f"{chain.chain}: {used} cloud {_hours(report.chains)} than immediate, mean wait {_by(against.mean_wait_s)}; "
-            f"p95 {wording.length(chain.p95_wait_s)}, that of immediate {wording.length(immediate.p95_wait_s)}"
+            f"{chain.chain}: {used} cloud {_hours(report.chains)} than immediate, "
+            f"mean wait {_by(against.mean_wait_s)}; p95 {p95}, that of immediate {its_p95}"
         )
 
 
@@ -76,7 +77,7 @@ def _says(column: Column) -> Callable[[Chain], bool]:
 
 def _all(report: Report) -> list[Column]:
     chains = report.chains
-    currency = next((chain.currency for chain in chains if chain.currency), "")
+    currency = next((f" ({chain.currency})" for chain in chains if chain.currency), "")
     return [
         _wait(chains, "mean_wait_s", "mean wait", "from submission to start, mean of all jobs"),
         _wait(chains, "p50_wait_s", "p50", "half of the jobs waited at most so long"),
@@ -94,7 +95,7 @@ def _all(report: Report) -> list[Column]:
             "cloud_node_hours", "cloud node-h", "the same, in machines", lambda c: wording.amount(c.cloud_node_hours),
             chief=not any(chain.cloud_gpu_hours for chain in chains),
         ),
-        Column("cost", f"cost ({currency})" if currency else "cost", "of the cloud machines", lambda c: f"{c.cost:,.2f}"),
+        Column("cost", f"cost{currency}", "of the cloud machines", lambda c: f"{c.cost:,.2f}"),
         Column("waste", "waste", "share of the paid time without a job on the machine", _share("waste")),
         _more("against_immediate", f"{_hours(chains)} to immediate", "used beside immediate", _against_hours),
         _more("against_immediate", "mean wait to immediate", "mean wait beside that of immediate", _against_wait),

@@ -11,7 +11,7 @@ from burstd.sim.replay.plots.markup import Markup, number, tag
 from burstd.sim.replay.plots.wording import date
 
 _WIDTH, _HEIGHT = 1140.0, 158.0
-_CELLS = 3
+_CELLS, _SITE = 3, 2
 _LEFT, _GAP, _TOP, _BELOW = 46.0, 62.0, 24.0, 26.0
 _TIPS = 60
 
@@ -45,27 +45,30 @@ class Scales:
     site: int
     nodes: int
     site_unit: str
+    full: int
+    """How much the site has; 0: not known."""
 
     @classmethod
     def of(cls, chains: Sequence[Slices], window_end: float, site: int, site_unit: str) -> Scales:
-        """``site``: how much the site has; 0: not known."""
+        """``site``: how much it has; 0: not known."""
         return cls(
             start=min(chain.time[0] for chain in chains), end=max(chain.end for chain in chains),
             window_end=window_end, pending=max(max(chain.pending) for chain in chains),
             site=max(site, *(max(chain.site) for chain in chains)),
-            nodes=max(max(chain.nodes) for chain in chains), site_unit=site_unit,
+            nodes=max(max(chain.nodes) for chain in chains), site_unit=site_unit, full=site,
         )  # fmt: skip
 
 
 def course(chain: Slices, scales: Scales) -> Markup:
     """Three plots side by side."""
     colour = marks.colour(chain.place)
+    all_of_it = f" (line: all {scales.full:,})" if scales.full else ""
     cells = (
-        ("cloud nodes: paid for, and dark: with a job", axes.whole_from_zero(scales.nodes), None,
-         ((chain.nodes, f"area {colour}"), (chain.busy, f"area full {colour}"))),
+        ("cloud nodes paid for (solid: with a job)", axes.whole_from_zero(scales.nodes), None,
+         ((chain.nodes, f"area {colour}"), (chain.busy, f"area dark {colour}"))),
         ("pending jobs (logarithmic)", axes.powers(scales.pending), axes.squeezed,
          ((chain.pending, f"area {colour}"),)),
-        (f"{scales.site_unit} in use on the site", axes.whole_from_zero(scales.site), None,
+        (f"{scales.site_unit} in use on the site{all_of_it}", axes.whole_from_zero(scales.site), None,
          ((chain.site, f"area {colour}"),)),
     )  # fmt: skip
     parts: list[Markup] = []
@@ -74,6 +77,9 @@ def course(chain: Slices, scales: Scales) -> Markup:
         parts += frame.y_axis(ticks, title)
         parts += [tag("path", d=_steps(frame, chain, values), class_=look) for values, look in layers]
         parts += frame.x_axis(axes.dates(scales.start, scales.end, 5), grid=False)
+        if place == _SITE and scales.full:
+            y = frame.at_y(scales.full)
+            parts.append(tag("line", x1=frame.left, y1=y, x2=frame.right, y2=y, class_="all"))
         if scales.window_end < scales.end:
             x = frame.at_x(scales.window_end)
             parts.append(tag("line", x1=x, y1=frame.top, x2=x, y2=frame.bottom, class_="window"))

@@ -72,7 +72,7 @@ class Frame:
             y = self.at_y(tick.value)
             parts += [
                 tag("line", x1=self.left, y1=y, x2=self.right, y2=y, class_="grid"),
-                tag("text", tick.text, x=self.left - 6, y=y + 4, text_anchor="end", class_="tick"),
+                tag("text", tick.text, x=self.left - 9, y=y + 4, text_anchor="end", class_="tick"),
             ]
         if title:
             parts.append(tag("text", title, x=max(0, self.left - 40), y=self.top - 10, class_="title"))

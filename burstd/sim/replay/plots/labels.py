@@ -36,24 +36,24 @@ def places(frame: Frame, points: Sequence[Spot], texts: Sequence[str], lines: Se
     for place in sorted(range(len(points)), key=lambda n: (points[n][1], points[n][0])):
         boxes = _candidates(*points[place], len(texts[place]) * _LETTER + 4)
         worst = [
-            (sum(map(box.overlap, taken)) + 4 * _outside(box, frame) + sum(map(box.overlap, lines)) / 2, n)
-            for n, box in enumerate(boxes)
+            (sum(map(box.overlap, taken)) + 4 * _outside(box, frame) + sum(map(box.overlap, lines)) / 4 + 3 * away, n)
+            for n, (away, box) in enumerate(boxes)
         ]
-        best = boxes[min(worst)[1]]
+        best = boxes[min(worst)[1]][1]
         taken.append(best)
         found[place] = best
     return [found[place] for place in range(len(points))]
 
 
-def _candidates(x: float, y: float, width: float) -> list[Box]:
+def _candidates(x: float, y: float, width: float) -> list[tuple[float, Box]]:
     half = _HEIGHT / 2
     boxes = []
     for away in (10.0, 22.0, 36.0, 52.0, 70.0, 90.0):
         up, down, slant = y - away - half, y + away + half, away * 0.75
         rows = [(y, away, -away - width)] if away < 40 else []
         rows += [(y - slant - 4, slant, -slant - width), (y + slant + 4, slant, -slant - width)]
-        boxes += [Box(x + dx, at - half, x + dx + width, at + half) for at, *both in rows for dx in both]
-        boxes += [Box(x - width / 2, at - half, x + width / 2, at + half) for at in (up, down)]
+        beside = [(at, x + dx) for at, *both in rows for dx in both] + [(at, x - width / 2) for at in (up, down)]
+        boxes += [(away, Box(left, at - half, left + width, at + half)) for at, left in beside]
     return boxes
 
 

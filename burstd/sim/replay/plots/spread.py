@@ -33,7 +33,7 @@ def spread(lines: Sequence[Line]) -> Markup:
     ticks = [tick for tick in ticks if tick.value <= end]
     frame = Frame(56, 30, _WIDTH - 76, _HEIGHT - 78, (1.0, end), (0, 1), x_scale=_log)
     parts = [*frame.y_axis(_SHARES, "share of jobs that waited at most so long")]
-    parts += frame.x_axis(ticks, "wait (logarithmic; shorter waits stand at 1 s)")
+    parts += frame.x_axis(ticks, "wait (logarithmic, from 1 s)")
     parts += [drawn for line in lines for drawn in _drawn(frame, line)]
     return drawing(
         _WIDTH, _HEIGHT, "Distribution of waits, a line for each chain; further up and left is better", parts
@@ -45,23 +45,15 @@ def _log(value: float) -> float:
 
 
 def _drawn(frame: Frame, line: Line) -> list[Markup]:
-    corners: list[tuple[str, str]] = []
-    spots = []
-    for part, wait in zip(line.shares, line.waits_s, strict=True):
-        if wait is None:
-            break
-        spot = (frame.at_x(wait), frame.at_y(part))
-        spots.append(spot)
-        corners.append((number(spot[0]), number(spot[1])))
-    if not corners:
+    """From the share that waited no more than a second to the share that ever started."""
+    pairs = [(wait, part) for part, wait in zip(line.shares, line.waits_s, strict=True) if wait is not None]
+    if not pairs:
         return []
-    path = f"M{frame.left:.0f} {corners[0][1]}" + "".join(f"L{x} {y}" for x, y in corners)
-    look = f"line {marks.colour(line.place)}"
-    title = tag("title", line.tip)
+    at_once = max((part for wait, part in pairs if wait <= 1.0), default=0.0)
+    later = [(frame.at_x(wait), frame.at_y(part)) for wait, part in pairs if wait > 1.0]
+    path = f"M{number(frame.left)} {number(frame.at_y(at_once))}"
+    path += "".join(f"L{number(x)} {number(y)}" for x, y in later) + f"H{number(frame.right)}"
+    look, title = f"line {marks.colour(line.place)}", tag("title", line.tip)
     drawn = [tag("path", title, d=path, class_=look, stroke_dasharray=marks.dashes(line.place))]
-    inside = [spot for spot in spots if spot[0] > frame.left + 1]
-    for n in (1, 2, 3):
-        if len(inside) > 8:
-            x, y = inside[len(inside) * n // 4]
-            drawn.append(marks.marker(line.place, x, y, hollow=line.hollow, size=4.5))
-    return drawn
+    marked = [later[len(later) * n // 4] for n in (1, 2, 3)] if len(later) > 8 else []
+    return drawn + [marks.marker(line.place, x, y, hollow=line.hollow, size=4.5) for x, y in marked]
