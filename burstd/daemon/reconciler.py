@@ -224,12 +224,19 @@ class Reconciler:
             storage=storage,
             store_nodes=self._store_nodes(storage, now),
             images=self._images.known(),
+            spent=self._store.spent(),
+            gone=self._store.gone(now - HOUR_S),
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:
         """What the next loop would do; does nothing."""
         snapshot = self.observe()
         return snapshot, decide(snapshot, self.rules.policies, self.rules.tuning)
+
+    def compare(self, policies: Sequence[Policy]) -> tuple[Snapshot, Plan, Plan]:
+        """What the next loop would do, and what it would do by these policies; does nothing."""
+        snapshot, plan = self.preview()
+        return snapshot, plan, decide(snapshot, policies, self.rules.tuning)
 
     def _rest(self, snapshot: Snapshot, look_at: float) -> float:
         """Until the next thing that no hint tells of; ``look_at``: when the next job begins to count."""

@@ -17,6 +17,7 @@ from burstd.model.claim import Claim, ClaimState
 from burstd.model.clock import Clock
 from burstd.model.data import Staging
 from burstd.model.money import Spent, by_month, cost_of, month_of, shared
+from burstd.model.snapshot import Gone
 from burstd.store.reader import spent_rows
 from burstd.store.record import Record
 from burstd.store.rows import CLAIM, CLAIM_JOB, SPENT
@@ -34,10 +35,19 @@ class Ledger(Record):
         super().__init__(url, clock)
         self._booked: dict[Key, Entry] | None = None
         self._shown: tuple[Spent, ...] | None = None
+        self._gone: tuple[float, list[Gone]] | None = None
 
     def _forget(self) -> None:
         super()._forget()
-        self._booked = self._shown = None
+        self._booked = self._shown = self._gone = None
+
+    def gone(self, since: float) -> tuple[Gone, ...]:
+        """See Reader. Asked for later and later moments it reads the database once."""
+        self._own_thread()
+        if self._gone is None or since < self._gone[0]:
+            self._gone = (since, list(super().gone(since)))
+        self._gone = (since, [one for one in self._gone[1] if one.at >= since])
+        return tuple(self._gone[1])
 
     def spent(self) -> tuple[Spent, ...]:
         """See Reader."""
@@ -77,6 +87,9 @@ class Ledger(Record):
     def _settle(self, connection: Connection, before: Claim, after: Claim) -> None:
         """Books what a claim has cost when it is GONE, and the difference where that is put right later."""
         if after.state is ClaimState.GONE:
+            if self._gone is not None:
+                others = [one for one in self._gone[1] if one.claim.id != after.id]
+                self._gone = (self._gone[0], [*others, Gone(after.since, after)])
             was = _parts(before) if before.state is ClaimState.GONE else {}
             parts = [(key, amount, 0) for key, amount in _parts(after).items()]
             self._book(connection, [*parts, *((key, -amount, 0) for key, amount in was.items())])
