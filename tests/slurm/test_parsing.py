@@ -37,8 +37,8 @@ def row(**fields: str) -> str:
         "tres-alloc": "cpu=1,mem=1000M,node=1,billing=1", "mem-per-tres": "N/A", "Sockets": "*",
         "OverSubscribe": "OK", "Exclusive": "", "ExcNodes": "", "TimeLimit": "UNLIMITED", "SubmitTime": "1700000000",
         "EligibleTime": "1700000001", "StartTime": "N/A", "EndTime": "N/A", "ReqNodes": "", "NodeList": "",
-        "RestartCnt": "0", "Requeue": "1", "UserName": "ada", "Account": "(null)", "QOS": "(null)", "Reason": "Priority",
-        "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)", "Dependency": "(null)",
+        "RestartCnt": "0", "Requeue": "1", "UserName": "ada", "Account": "(null)", "QOS": "(null)",
+        "Reason": "Priority", "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)", "Dependency": "(null)",
         "Comment": "(null)", "Name": "wrap",
     }  # fmt: skip
     names = [part.partition(":")[0] for part in jobs.command(WORD)[-1].removeprefix("--Format=").split(",")]
