@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,35 +26,23 @@ from burstd.daemon.hints import Hints
 from burstd.daemon.loop import Loop
 from burstd.daemon.observer import Pace
 from burstd.daemon.office import DaemonOffice
+from burstd.daemon.policy_desk import PolicyDesk
 from burstd.daemon.provider_checks import ProviderChecks
-from burstd.daemon.reconciler import Reconciler, Rules
+from burstd.daemon.ready import Ready, rules
+from burstd.daemon.reconciler import Reconciler
 from burstd.daemon.route_desk import RouteDesk
 from burstd.daemon.systemd import Notifier
 from burstd.daemon.wake import Wake
 from burstd.daemon.workers import ThreadWorkers
-from burstd.model.command import CommandResult
 from burstd.model.offer import Pool
-from burstd.model.policy import Policy
 from burstd.model.prover import Prover
 from burstd.model.provider import Provider
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import SlurmView
 from burstd.node.prover import NodeProver
 from burstd.node.storage import StorageProver
-from burstd.settings import (
-    Fault,
-    Plugins,
-    Resolved,
-    Settings,
-    SettingsError,
-    diff,
-    load,
-    pools,
-    resolve,
-    until_restart,
-)
-from burstd.slurm.hostlist import expand
-from burstd.store import Store, StoreError
+from burstd.settings import Settings
+from burstd.store import Store
 
 if TYPE_CHECKING:
     from burstd.daemon.stage.room import StageRoom
@@ -64,36 +51,6 @@ log = structlog.get_logger(__name__)
 
 VERSION = version("burstd")
 DAY_S = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Settings that passed every check, and the plug-ins they name."""
-
-    path: Path
-    settings: Settings
-    resolved: Resolved
-    pools: Mapping[str, Pool]
-
-
-def prepare(path: Path) -> Ready:
-    """Reads and checks the settings and loads the plug-ins. Raises SettingsError with every fault."""
-    settings = load(path)
-    resolved = resolve(settings, Plugins.installed())
-    return Ready(path, settings, resolved, pools(settings, expand))
-
-
-def rules(ready: Ready) -> Rules:
-    """What may change while the daemon runs. Raises SettingsError for a policy that cannot be made of its settings."""
-    policies: list[Policy] = []
-    for chosen in ready.resolved.policies:
-        try:
-            policies.append(chosen.plugin.make(chosen.settings))
-        except Exception as error:
-            # Foreign code: a reload must not end the daemon.
-            text = f"the policy cannot be made: {type(error).__name__}: {error}"
-            raise SettingsError(ready.settings.source, [Fault(("policies", chosen.name), text)]) from error
-    return Rules(ready.pools, tuple(policies), ready.settings.tuning)
 
 
 def pace(settings: Settings) -> Pace:
@@ -196,41 +153,21 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     def facts() -> Facts:
         alarms = (reconciler.alarm,) if reconciler.alarm else ()
         return Facts(
-            VERSION, settings.cluster, started, slurm_version(), alarms, parts.workers.under_way(), str(ready.path)
-        )
+            VERSION, settings.cluster, started, slurm_version(), alarms, parts.workers.under_way(), str(ready.path),
+            {guard.name: guard.asked.took_s for guard in desk.guards if guard.asked.at},
+        )  # fmt: skip
 
     reader = parts.store.reader()
     stack.callback(reader.close)
     checks = ProviderChecks(parts.providers, parts.workers)
     routes = RouteDesk(parts.providers, lambda: reconciler.latest)
+    desk = PolicyDesk(ready, reconciler, parts.store)
     office = DaemonOffice(
         reader=reader, clock=parts.clock, facts=facts, latest=lambda: reconciler.latest, wake=parts.wake,
-        checks=checks, routes=routes, stage=parts.room,
+        checks=checks, routes=routes, policies=desk, stage=parts.room,
     )  # fmt: skip
-    current = ready
-
-    def reload(by: str) -> CommandResult:
-        nonlocal current
-        try:
-            fresh = prepare(current.path)
-            settings = until_restart(current.settings, fresh.settings)
-            taken = Ready(fresh.path, settings, fresh.resolved, pools(settings, expand))
-            reconciler.reload(rules(taken))
-        except SettingsError as error:
-            log.error("settings not taken, the old ones stay in force", error=str(error))
-            return CommandResult(str(error), done=False, changed=False)
-        changes = diff(current.settings, fresh.settings)
-        current = taken
-        logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
-        log.info("settings taken", by=by, changes=str(changes))
-        try:
-            parts.store.append("daemon", new="reloaded", reason=str(changes), cause=by)
-        except StoreError as error:
-            log.error("the reload could not be recorded", error=str(error))
-        return CommandResult(str(changes))
-
     stage = parts.room.do if parts.room is not None else None
-    commands = Commands(parts.store, reconciler, parts.clock, reload, stage)
+    commands = Commands(parts.store, reconciler, parts.clock, desk, stage)
     control = ControlServer(
         office, sockets.listen(settings.daemon.runtime_dir / "control.sock"), settings.daemon.admin_group
     )
@@ -253,7 +190,7 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     gc.collect()
     gc.freeze()
     log.info("burstd runs", version=VERSION, cluster=settings.cluster, pools=sorted(ready.pools))
-    loop.run(reload)
+    loop.run(desk.reload)
     parts.store.append("daemon", new="stopped", reason="asked to end; open nodes go on")
 
 

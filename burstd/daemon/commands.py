@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
@@ -23,11 +24,24 @@ from burstd.model.command import (
     RetryStage,
     SetPin,
     StageCommand,
+    TryPolicies,
 )
 from burstd.model.snapshot import Pin
 from burstd.store import Store
 
 log = structlog.get_logger(__name__)
+
+
+class Policies(Protocol):
+    """The settings in force and their policies (burstd.daemon.policy_desk)."""
+
+    def reload(self, by: str) -> CommandResult:
+        """Takes settings and policies as they are on disk, or nothing of them."""
+        ...
+
+    def attempt(self) -> CommandResult:
+        """What the policies on disk would decide now, beside those in force."""
+        ...
 
 
 class Commands:
@@ -38,13 +52,13 @@ class Commands:
         store: Store,
         reconciler: Reconciler,
         clock: Clock,
-        reload: Callable[[str], CommandResult],
+        policies: Policies,
         stage: Callable[[StageCommand], CommandResult] | None = None,
     ) -> None:
         self._store = store
         self._reconciler = reconciler
         self._clock = clock
-        self._reload = reload
+        self._policies = policies
         self._stage = stage
 
     def do(self, command: Command) -> CommandResult:
@@ -74,7 +88,9 @@ class Commands:
             case PlanNow():
                 return CommandResult("what the next loop would do", changed=False, planned=self._reconciler.preview())
             case Reload():
-                return self._reload(command.by)
+                return self._policies.reload(command.by)
+            case TryPolicies():
+                return self._policies.attempt()
             case RetryStage() | DiscardOutput() | Evict():
                 if self._stage is None:
                     text = "jobs' data is not staged: burstd.toml has no table [staging]"

@@ -10,7 +10,14 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from burstd.daemon import control_acts, control_providers, control_reads, control_routes, control_stage
+from burstd.daemon import (
+    control_acts,
+    control_policies,
+    control_providers,
+    control_reads,
+    control_routes,
+    control_stage,
+)
 from burstd.daemon.control_desk import Denied
 from burstd.daemon.control_office import Office
 from burstd.daemon.control_rights import Rights
@@ -32,6 +39,7 @@ def make_app(office: Office, rights: Rights) -> FastAPI:
     app.include_router(control_stage.router)
     app.include_router(control_providers.router)
     app.include_router(control_routes.router)
+    app.include_router(control_policies.router)
     app.add_exception_handler(Denied, _denied)
     app.add_exception_handler(BurstdError, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -46,6 +46,8 @@ class Facts:
     """Calls under way to each provider, by its name."""
     settings: str = ""
     """Path of the settings file in use."""
+    policies_s: Mapping[str, float] = field(default_factory=dict)
+    """How long each policy took for the last decision, in the order of the chain."""
 
 
 class Records(Protocol):
@@ -245,6 +247,48 @@ class RouteOffice(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """A policy that could be in the chain, and how it fares where it is."""
+
+    name: str
+    origin: str
+    """Its package and version, or its file."""
+    place: int = 0
+    """In the chain, from 1; 0: it is not in it, and nothing of what follows is known."""
+    hard: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+    took_s: float | None = None
+    """For the last decision; None: it was not asked yet."""
+    failing: bool = False
+    failed_at: float = 0.0
+    """The last time, in burstd's seconds since 1970; 0: never."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStates:
+    """All of them, those of the chain first, in its order."""
+
+    folder: str
+    timeout_s: float
+    policies: tuple[PolicyState, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Files that cannot be used; none of them is in the chain."""
+    unread: tuple[str, ...] = ()
+    """Files that have changed, come or gone since they were read: a reload takes them."""
+    restart: tuple[str, ...] = ()
+    """Packages that have changed since burstd started: only a restart takes them."""
+
+
+class PolicyOffice(Protocol):
+    """The policies, as the control interface sees them; from any thread."""
+
+    def states(self) -> PolicyStates:
+        """All that there are; answered from memory, but for what changed on disk."""
+        ...
+
+
 class Office(Protocol):
     """The daemon, as the control interface sees it. Every method may be called from any thread."""
 
@@ -266,6 +310,11 @@ class Office(Protocol):
     @property
     def routes(self) -> RouteOffice:
         """Web addresses of jobs' ports."""
+        ...
+
+    @property
+    def policies(self) -> PolicyOffice:
+        """The policies."""
         ...
 
     def now(self) -> float:

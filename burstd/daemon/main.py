@@ -26,22 +26,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="store_true", help="print the version and end")
     words = parser.parse_args(argv)
     # The daemon's parts take half a second to import; --help and --version need none of them.
-    from burstd.daemon import app  # noqa: PLC0415
+    from burstd.daemon import app, ready  # noqa: PLC0415
 
     if words.version:
         sys.stdout.write(f"burstd {app.VERSION}\n")
         return 0
     try:
-        ready = app.prepare(words.config)
+        found = ready.prepare(words.config, ready.AT_START)
+        if words.check:
+            ready.rules(found)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return EX_CONFIG
     if words.check:
-        sys.stdout.write(f"{words.config}: {len(ready.pools)} pools, no fault\n")
+        sys.stdout.write(f"{words.config}: {len(found.pools)} pools, no fault\n")
         return 0
     code = 1
     try:
-        app.run(ready)
+        app.run(found)
         code = 0
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")

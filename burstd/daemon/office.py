@@ -12,6 +12,7 @@ from burstd.daemon.control_office import (
     CheckOffice,
     Facts,
     NoAnswer,
+    PolicyOffice,
     Records,
     RouteOffice,
     StageOffice,
@@ -36,12 +37,14 @@ class DaemonOffice:
         wake: Callable[[], None],
         checks: CheckOffice,
         routes: RouteOffice,
+        policies: PolicyOffice,
         stage: StageOffice | None = None,
     ) -> None:
         self.reader: Records = reader
         self.stage: StageOffice | None = stage
         self.checks: CheckOffice = checks
         self.routes: RouteOffice = routes
+        self.policies: PolicyOffice = policies
         self._clock = clock
         self._facts = facts
         self._latest = latest

@@ -163,6 +163,13 @@ class StageStatusView(View):
     """Nodes that stay only because output is on them."""
 
 
+class PolicyTimeView(View):
+    """How long one policy of the chain took for the last decision."""
+
+    name: str
+    took_s: float
+
+
 class StatusView(View):
     """``burstctl status``. ``seen`` is when the loop looked; everything but ``daemon`` and ``calls`` is as of then."""
 
@@ -178,6 +185,8 @@ class StatusView(View):
     waiting: WaitingView
     data: StageStatusView | None = None
     """None: burstd stages nothing."""
+    policies: list[PolicyTimeView]
+    """Those of the chain that were asked, in its order."""
 
 
 class SlurmNodeView(View):

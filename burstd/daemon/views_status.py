@@ -13,6 +13,7 @@ from burstd.daemon.views import (
     BreakerView,
     DaemonView,
     PinView,
+    PolicyTimeView,
     PoolView,
     ProviderView,
     SlurmStateView,
@@ -66,6 +67,7 @@ def status(
         cost_per_hour=per_hour((*snapshot.claims, *snapshot.storage)),
         waiting=_waiting(snapshot, plan, caller),
         data=data,
+        policies=[PolicyTimeView(name=name, took_s=round(took, 6)) for name, took in facts.policies_s.items()],
     )  # fmt: skip
 
 

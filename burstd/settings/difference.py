@@ -33,6 +33,14 @@ class Difference:
     at_once: tuple[Change, ...] = ()
     at_restart: tuple[Change, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.at_once or self.at_restart)
+
+    def __str__(self) -> str:
+        found = [str(change) for change in self.at_once]
+        found += [f"{change} (waits for a restart)" for change in self.at_restart]
+        return "; ".join(found)
+
 
 def diff(old: Settings, new: Settings) -> Difference:
     """What differs, by what it takes to apply it."""

@@ -29,7 +29,8 @@ def call_foreign(
     """What the call returns. ``home``: the file, or the folder of the package, whose lines are named.
 
     Raises PolicyBroken for all that the call raises, ends of the process and the keyboard's included, and Overran for a
-    time that is over; errors of the kind ``passing`` go through. A Ctrl-C that nobody handles is a person's: it ends us.
+    time that is over; errors of the kind ``passing`` go through. A Ctrl-C that nobody handles is a person's, and ends
+    this process.
     """
     try:
         return within(timeout_s, call)

@@ -73,6 +73,10 @@ class PolicyFiles:
         changed += [path for path in _entries(self.folder)[0] if path not in self._entries]
         return sorted(set(changed))
 
+    def stamps(self, path: Path) -> dict[Path, Stamp | None]:
+        """Of what was read of one file or package."""
+        return {file: stamp for file, stamp in self._finder.read.items() if file == path or path in file.parents}
+
     def _load(self, path: Path) -> PolicyFile:
         try:
             name, plugin = call_foreign(lambda: self._import(path.name.removesuffix(".py")), self._timeout_s, path)

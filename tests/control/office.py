@@ -18,14 +18,17 @@ from burstd.daemon.control_office import (
     CheckUnderWay,
     Facts,
     HeldRoute,
+    PolicyState,
+    PolicyStates,
     Records,
     StageOffice,
 )
 from burstd.daemon.sockets import listen
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
-from burstd.model.command import Command, CommandResult, PlanNow
+from burstd.model.command import Command, CommandResult, PlanNow, TryPolicies
 from burstd.model.plan import Plan
+from burstd.model.policy import Target, dropped
 from burstd.model.provider import Finding, Route
 from burstd.model.snapshot import Snapshot
 from burstd.store import Reader, Store
@@ -34,6 +37,9 @@ from .stages import stage_data
 from .world import CLAIMS, CLUSTER, MINE, NOW, SNAPSHOT, FixedClock, claim
 
 PLAN = decide(SNAPSHOT, (), Tuning())
+_TARGET = PLAN.target
+CAUTIOUS = Plan((), Target((), (), dropped(_TARGET.wants[0], "nights", "it is night")), ())
+"""What other policies would have: nothing of what the first one wants."""
 GONE = claim("gpu7", S.GONE, 5000, jobs=("90",), users=(MINE,), billed_until=NOW - 5000)
 LIFE = (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN, S.CLOSING, S.TERMINATING, S.GONE)
 
@@ -90,6 +96,24 @@ class FakeRoutes:
         self.open_ones = [one for one in self.open_ones if one not in held]
 
 
+class FakePolicies:
+    """One in the chain that works, one that fails, one that is not in it."""
+
+    def states(self) -> PolicyStates:
+        nights = "/etc/burstd/policies/nights.py"
+        return PolicyStates(
+            "/etc/burstd/policies", 5.0,
+            (
+                PolicyState("idle", "burstd 0.1.0", 1, False, {"keep_alive_s": 300.0}, 0.0021),
+                PolicyState("nights", nights, 2, True, {"from_h": 22, "token": "abc"}, 0.4, True, NOW - 12,
+                            f"{nights}:12: NameError: name 'foo' is not defined"),
+                PolicyState("limits", "burstd 0.1.0"),
+            ),
+            ("/etc/burstd/policies/days.py:3: SyntaxError: invalid syntax",), (nights,),
+            ("/usr/lib/x.py has changed since burstd started, and idle goes on as it was",),
+        )  # fmt: skip
+
+
 @dataclass
 class FakeOffice:
     """``answer`` says what comes of a command; ``asked`` is every command so far."""
@@ -102,6 +126,7 @@ class FakeOffice:
     answer: Callable[[Command], CommandResult] = carried_out
     checks: FakeChecks = field(default_factory=FakeChecks)
     routes: FakeRoutes = field(default_factory=FakeRoutes)
+    policies: FakePolicies = field(default_factory=FakePolicies)
 
     def reset(self) -> None:
         """As new; one server serves many tests."""
@@ -112,7 +137,8 @@ class FakeOffice:
         return NOW
 
     def facts(self) -> Facts:
-        return Facts("0.1.0", CLUSTER, NOW - 3700, "22.05.8", self.alarms, {"sandbox": 2}, "/etc/burstd/burstd.toml")
+        return Facts("0.1.0", CLUSTER, NOW - 3700, "22.05.8", self.alarms, {"sandbox": 2}, "/etc/burstd/burstd.toml",
+                     {"idle": 0.0021})  # fmt: skip
 
     def latest(self) -> tuple[Snapshot, Plan] | None:
         return self.last
@@ -122,6 +148,8 @@ class FakeOffice:
         self.asked.append(command)
         if isinstance(command, PlanNow):
             return CommandResult("", planned=(SNAPSHOT, PLAN))
+        if isinstance(command, TryPolicies) and self.answer is carried_out:
+            return CommandResult("", compared=(SNAPSHOT, PLAN, CAUTIOUS))
         return self.answer(command)
 
 

@@ -1,0 +1,159 @@
+"""The settings in force and their policies: shown, tried as they are on disk, and taken anew, never half."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from burstd.daemon import logs
+from burstd.daemon.control_office import PolicyState, PolicyStates
+from burstd.daemon.guard import Guarded
+from burstd.daemon.ready import Ready, prepare, rules
+from burstd.daemon.reconciler import Reconciler
+from burstd.model.command import CommandResult
+from burstd.settings import SettingsError, diff, pools, until_restart
+from burstd.settings.policy_files import Stamp, stamp_of
+from burstd.slurm.hostlist import expand
+from burstd.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+Stamps = Mapping[Path, Stamp | None]
+
+
+class PolicyDesk:
+    """One; all but ``states`` is for the deciding thread."""
+
+    def __init__(self, ready: Ready, reconciler: Reconciler, store: Store) -> None:
+        self._reconciler = reconciler
+        self._store = store
+        self._packages: dict[str, Stamps] = {}
+        self._force = ready, _guards(reconciler)
+        self._note_packages(ready)
+        _warn(ready)
+
+    @property
+    def guards(self) -> tuple[Guarded, ...]:
+        """The policies in force; from any thread."""
+        return self._force[1]
+
+    def reload(self, by: str) -> CommandResult:
+        """Takes settings and policies as they are on disk, or nothing of them."""
+        current, _ = self._force
+        try:
+            fresh = prepare(current.path)
+            settings = until_restart(current.settings, fresh.settings)
+            taken = Ready(fresh.path, settings, fresh.resolved, pools(settings, expand), fresh.plugins)
+            self._reconciler.reload(rules(taken))
+        except SettingsError as error:
+            log.error("settings not taken, the old ones stay in force", error=str(error))
+            return CommandResult(str(error), done=False, changed=False)
+        self._note_packages(taken)
+        found = [str(changes)] if (changes := diff(current.settings, fresh.settings)) else []
+        found += [f"policy {name} is {how}" for name, how in _changed(current, taken).items()]
+        found += self._stale_packages(taken)
+        text = "; ".join(found) or "nothing has changed"
+        self._force = taken, _guards(self._reconciler)
+        logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
+        log.info("settings taken", by=by, changes=text)
+        _warn(taken)
+        try:
+            self._store.append("daemon", new="reloaded", reason=text, cause=by)
+        except StoreError as error:
+            log.error("the reload could not be recorded", error=str(error))
+        return CommandResult(text, changed=bool(found))
+
+    def attempt(self) -> CommandResult:
+        """What the policies on disk would decide now, beside those in force; nothing of it is done."""
+        try:
+            fresh = rules(prepare(self._force[0].path))
+        except SettingsError as error:
+            return CommandResult(str(error), done=False, changed=False)
+        compared = self._reconciler.compare(fresh.policies)
+        return CommandResult("what the policies on disk would decide", changed=False, compared=compared)
+
+    def states(self) -> PolicyStates:
+        """All policies there are, those of the chain first; from any thread."""
+        ready, guards = self._force
+        chain = [_in_chain(ready, i, guard) for i, guard in enumerate(guards)]
+        names = [name for name in ready.plugins.names("policies") if name not in {p.name for p in chain}]
+        rest = [PolicyState(name, " and ".join(map(str, ready.plugins.origins(name)))) for name in names]
+        files = ready.plugins.files
+        return PolicyStates(
+            str(ready.settings.policies.folder), ready.settings.policies.timeout_s, (*chain, *rest),
+            tuple(ready.plugins.faults()), tuple(map(str, files.changed())) if files else (),
+            tuple(self._stale_packages(ready)),
+        )  # fmt: skip
+
+    def _note_packages(self, ready: Ready) -> None:
+        """How the modules of packages are on disk when they are first used: Python does not import them again."""
+        for name in _packages(ready):
+            self._packages[name] = _stamps(name) | dict(self._packages.get(name, {}))
+
+    def _stale_packages(self, ready: Ready) -> list[str]:
+        found: list[str] = []
+        for name, policies in _packages(ready).items():
+            changed = [path for path, stamp in self._packages.get(name, {}).items() if stamp_of(path) != stamp]
+            if changed:
+                found.append(
+                    f"{changed[0]} has changed since burstd started, and {', '.join(policies)} goes on as it was; "
+                    "'systemctl restart burstd' takes it"
+                )
+        return found
+
+
+def _warn(ready: Ready) -> None:
+    for fault in ready.plugins.faults():
+        log.warning("a policy that is not in the chain cannot be used", error=fault)
+
+
+def _guards(reconciler: Reconciler) -> tuple[Guarded, ...]:
+    return tuple(p for p in reconciler.rules.policies if isinstance(p, Guarded))
+
+
+def _in_chain(ready: Ready, index: int, guard: Guarded) -> PolicyState:
+    chosen = ready.resolved.policies[index]
+    asked = guard.asked
+    return PolicyState(
+        guard.name, str(chosen.origin), index + 1, guard.hard, chosen.settings.model_dump(mode="json"),
+        asked.took_s if asked.at else None, asked.failing, asked.failed_at, asked.error,
+    )  # fmt: skip
+
+
+def _changed(old: Ready, new: Ready) -> dict[str, str]:
+    """Policies of the chain whose code is another one, and how; of packages only whether they were there."""
+    before = {c.name: (c.origin, _files_of(old, c.origin.path)) for c in old.resolved.policies}
+    found: dict[str, str] = {}
+    for chosen in new.resolved.policies:
+        was = before.get(chosen.name)
+        if was is not None and was != (chosen.origin, _files_of(new, chosen.origin.path)):
+            moved = f"from {chosen.origin}, no longer from {was[0]}" if was[0] != chosen.origin else ""
+            found[chosen.name] = moved or f"read anew: {chosen.origin} has changed"
+    return found
+
+
+def _files_of(ready: Ready, path: Path | None) -> Stamps:
+    files = ready.plugins.files
+    return files.stamps(path) if files is not None and path is not None else {}
+
+
+def _packages(ready: Ready) -> dict[str, list[str]]:
+    """The packages that policies of the chain come from, by the name of their first module, and those policies."""
+    found: dict[str, list[str]] = {}
+    for chosen in ready.resolved.policies:
+        if chosen.origin.path is None:
+            top = str(getattr(chosen.plugin.make, "__module__", "")).partition(".")[0]
+            found.setdefault(top, []).append(chosen.name)
+    return found
+
+
+def _stamps(package: str) -> dict[Path, Stamp | None]:
+    files = [
+        getattr(module, "__file__", None)
+        for name, module in sys.modules.copy().items()
+        if name == package or name.startswith(f"{package}.")
+    ]
+    return {path: stamp_of(path) for path in map(Path, filter(None, files))}
