@@ -92,7 +92,11 @@ class _Trial:
         target = self.decide(replace(self.snapshot, slurm=replace(self.slurm, jobs=jobs)))
         wants = [want for want in target.wants if changed.id in want.jobs]
         names = [slot for want in wants for slot in want.slots] or _placed(target, changed)
-        if not names or target.failed:
+        if target.failed:
+            # A policy that overruns its time would do so again.
+            self.left = 0
+            return None
+        if not names:
             return None
         return self._change(option, wants, names)
 

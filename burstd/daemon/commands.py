@@ -25,6 +25,7 @@ from burstd.model.command import (
     SetPin,
     StageCommand,
     TryPolicies,
+    WhatIf,
 )
 from burstd.model.snapshot import Pin
 from burstd.store import Store
@@ -91,6 +92,9 @@ class Commands:
                 return self._policies.reload(command.by)
             case TryPolicies():
                 return self._policies.attempt()
+            case WhatIf(job_id):
+                found = self._reconciler.what_if(job_id)
+                return CommandResult("what would start the job", changed=False, changes=found)
             case RetryStage() | DiscardOutput() | Evict():
                 if self._stage is None:
                     text = "jobs' data is not staged: burstd.toml has no table [staging]"

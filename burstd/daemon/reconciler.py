@@ -9,11 +9,13 @@ from typing import Protocol
 import structlog
 
 from burstd.core import keeping
+from burstd.core.chain import make_target
 from burstd.core.covered import covered_since, tried_since
 from burstd.core.decide import decide
 from burstd.core.inputs import booted
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
+from burstd.core.what_if import what_if
 from burstd.daemon.comments import Commenting
 from burstd.daemon.executor import Executor
 from burstd.daemon.image_desk import ImageDesk
@@ -26,6 +28,7 @@ from burstd.daemon.storage_nodes import StorageNodes
 from burstd.daemon.terminator import Terminator
 from burstd.daemon.trust import Trust
 from burstd.daemon.workers import Workers
+from burstd.model.change import Change
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.clock import Clock
 from burstd.model.data import DataView
@@ -237,6 +240,17 @@ class Reconciler:
         """What the next loop would do, and what it would do by these policies; does nothing."""
         snapshot, plan = self.preview()
         return snapshot, plan, decide(snapshot, policies, self.rules.tuning)
+
+    def what_if(self, job_id: str) -> tuple[Change, ...]:
+        """The smallest changes with which a job of the last look would start; does nothing."""
+        if self.latest is None:
+            return ()
+        rules, tuning = self.rules, self.rules.tuning
+        return what_if(
+            *self.latest,
+            job_id,
+            lambda seen: make_target(seen, rules.policies, tuning.keep_node_s, tuning.spot_interruptions),
+        )
 
     def _rest(self, snapshot: Snapshot, look_at: float) -> float:
         """Until the next thing that no hint tells of; ``look_at``: when the next job begins to count."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from burstd.model.change import Change
 from burstd.model.plan import Plan
 from burstd.model.snapshot import Snapshot
 
@@ -86,6 +87,15 @@ class TryPolicies:
 
 
 @dataclass(frozen=True, slots=True)
+class WhatIf:
+    """``burstctl explain``: looks for the smallest changes with which a waiting job would start, by the last look."""
+
+    job_id: str
+    """Of a row of the queue."""
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetryStage:
     """``burstctl stage retry``: lets a job's data that is HELD go on from where it stopped."""
 
@@ -118,7 +128,9 @@ class Evict:
 
 StageCommand = RetryStage | DiscardOutput | Evict
 """Carried out where jobs' data is staged."""
-Command = SetPin | ClearPin | HoldSlot | ReleaseSlot | Pause | Resume | PlanNow | Reload | TryPolicies | StageCommand
+Command = (
+    SetPin | ClearPin | HoldSlot | ReleaseSlot | Pause | Resume | PlanNow | Reload | TryPolicies | WhatIf | StageCommand
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +147,5 @@ class CommandResult:
     """The answer to PlanNow."""
     compared: tuple[Snapshot, Plan, Plan] | None = None
     """The answer to TryPolicies: by the policies in force, and by those on disk."""
+    changes: tuple[Change, ...] = ()
+    """The answer to WhatIf, smallest first."""
