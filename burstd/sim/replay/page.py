@@ -172,7 +172,7 @@ def _courses(report: Report, chains: list[tuple[int, Chain]]) -> Iterator[Markup
     for one in slices:
         baseline = report.chains[one.place].baseline
         name = tag("h3", marks.sample(one.place, hollow=baseline), one.name)
-        yield tag("div", name, tag("div", course(one, scales), class_="wide"), class_="course")
+        yield tag("div", name, tag("div", course(one, scales), class_="wide"), class_="whole")
 
 
 def _spread(chains: list[tuple[int, Chain]]) -> Iterator[Markup]:
@@ -180,8 +180,8 @@ def _spread(chains: list[tuple[int, Chain]]) -> Iterator[Markup]:
     if not lines:
         return
     items = [tag("li", marks.sample(place, hollow=c.baseline), c.chain) for place, c in chains if c.waits.share]
-    yield tag("ul", *items, class_="key")
-    yield tag("div", spread(lines), class_="wide")
+    key = tag("ul", *items, class_="key")
+    yield tag("div", key, tag("div", spread(lines), class_="wide"), class_="whole")
 
 
 def _waited(chain: Chain) -> str:
