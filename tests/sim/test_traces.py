@@ -189,7 +189,7 @@ def test_compressed_files_and_pipes(kind: str, tmp_path: Path) -> None:
     writer.join()
     (tmp_path / "cut.csv.gz").write_bytes(packed[:-9])
     with pytest.raises(TraceError, match=r"cut\.csv\.gz is damaged: .* was it copied whole"):
-        read(tmp_path / "cut.csv.gz", format)
+        read(tmp_path / "cut.csv.gz", kind)
 
 
 def test_few_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
