@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from burstd.model.errors import PolicyBroken
 from burstd.model.policy import Policy, Target
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.model.shield import shielded_snapshot, shielded_target
+from burstd.model.snapshot import Snapshot
 from burstd.settings.foreign import Overran, call_foreign
 
 REST_S = 60.0
 """After an overrun, for which a policy is not asked: else every loop would stand still for its time limit."""
-
-V = TypeVar("V", Snapshot, Target, SlurmView)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,8 @@ class Asked:
 class Guarded:
     """Stands for the policy in the chain (burstd.model.policy.Policy)."""
 
-    def __init__(
-        self, policy: Policy, name: str, timeout_s: float, home: Path | None = None, *, hard: bool = False
-    ) -> None:
-        self.name = name
+    def __init__(self, policy: Policy, timeout_s: float, home: Path | None = None, *, hard: bool = False) -> None:
+        self.name = policy.name
         self.hard = hard
         self.asked = Asked()
         """Replaced as a whole, so that any thread may read it."""
@@ -59,10 +55,8 @@ class Guarded:
         before, began = self.asked, time.perf_counter()
         error = ""
         try:
-            shown = shielded(target)
-            found = call_foreign(
-                lambda: _answer(self._policy.evaluate(_shielded_all(snapshot), shown)), self._timeout_s, self._home
-            )
+            seen, shown = shielded_snapshot(snapshot), shielded_target(target)
+            found = call_foreign(lambda: _answer(self._policy.evaluate(seen, shown)), self._timeout_s, self._home)
             return _unshielded(found, shown, target)
         except Overran as overran:
             error = f"{overran}; it is asked again after {REST_S:g} s"
@@ -75,21 +69,6 @@ class Guarded:
             took = time.perf_counter() - began + (before.took_s if before.at == snapshot.now else 0.0)
             failed_at, last = (snapshot.now, error) if error else (before.failed_at, before.error)
             self.asked = Asked(snapshot.now, took, bool(error), failed_at, last)
-
-
-def shielded(value: V) -> V:
-    """The same, with mappings that cannot be changed."""
-    changes: dict[str, Any] = {}
-    for field in fields(value):
-        found = getattr(value, field.name)
-        if isinstance(found, dict):
-            changes[field.name] = MappingProxyType(found)
-    return replace(value, **changes)
-
-
-def _shielded_all(snapshot: Snapshot) -> Snapshot:
-    slurm = shielded(snapshot.slurm) if isinstance(snapshot.slurm, SlurmView) else snapshot.slurm
-    return replace(shielded(snapshot), slurm=slurm)
 
 
 def _answer(found: object) -> Target:

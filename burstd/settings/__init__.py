@@ -3,6 +3,7 @@
 from burstd.settings.difference import Change, Difference, diff, until_restart
 from burstd.settings.faults import Fault, SettingsError
 from burstd.settings.load import DEFAULT_PATH, load, loads, pools
+from burstd.settings.make import Made, make_policies, make_policy
 from burstd.settings.plugins import (
     Chosen,
     Origin,
@@ -11,6 +12,7 @@ from burstd.settings.plugins import (
     PluginUnusable,
     Resolved,
     resolve,
+    resolve_policy,
     resolve_provider,
     resolve_store,
 )
@@ -26,6 +28,7 @@ __all__ = [
     "Dataset",
     "Difference",
     "Fault",
+    "Made",
     "NodeSettings",
     "Origin",
     "Plugin",
@@ -45,8 +48,11 @@ __all__ = [
     "diff",
     "load",
     "loads",
+    "make_policies",
+    "make_policy",
     "pools",
     "resolve",
+    "resolve_policy",
     "resolve_provider",
     "resolve_store",
     "until_restart",

@@ -200,6 +200,16 @@ def resolve_provider(settings: Settings, plugins: Plugins, name: str) -> Chosen:
     return _alone(settings, plugins, "providers", name, settings.providers[name])
 
 
+def resolve_policy(settings: Settings, plugins: Plugins, name: str, *, check_files: bool = True) -> Chosen:
+    """One policy alone, in the chain or not. Raises SettingsError."""
+    faults: list[Fault] = []
+    table = settings.policies.own.get(name, {})
+    chosen = _policy(plugins, name, ("policies", name), table, faults, check_files=check_files)
+    if chosen is None:
+        raise SettingsError(settings.source, faults)
+    return chosen
+
+
 def _alone(
     settings: Settings,
     plugins: Plugins,

@@ -19,10 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from pydantic import ValidationError
 
-from burstd.model.claim import ClaimState
-from burstd.model.policy import Policy, PolicyPlugin, Target, Want
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.model.policy import Policy, PolicyPlugin, Target
+from burstd.model.snapshot import Snapshot
+from burstd.testing.policy_rules import check
 from burstd.testing.strategies import situations
+
+__all__ = ["PolicyContract", "check"]
 
 
 class PolicyContract:
@@ -55,62 +57,3 @@ class PolicyContract:
 
     def _policies(self) -> list[Policy]:
         return [self.plugin.make(self.plugin.settings(**given_)) for given_ in self.tried]
-
-
-def check(policy: Policy, snapshot: Snapshot, target: Target) -> Target:
-    """One evaluation against the whole contract. Returns its answer; raises AssertionError with the broken rule."""
-    found = policy.evaluate(snapshot, target)
-    assert found == policy.evaluate(snapshot, target), "the same arguments gave another answer: no clock, no memory"
-    assert isinstance(found, Target), "evaluate() returns a Target"
-    assert found.remarks[: len(target.remarks)] == target.remarks, "remarks of others stay as they are, in front"
-    assert (found.placed, found.failed) == (target.placed, target.failed), "placed and failed are not a policy's"
-    _check_wants(snapshot, target, found)
-    _check_releases(snapshot, target, found)
-    changed = (found.wants, found.releases, found.offers) != (target.wants, target.releases, target.offers)
-    new = found.remarks[len(target.remarks) :]
-    assert new or not changed, "each change comes with a remark"
-    assert all(remark.by == policy.name for remark in new), "remarks bear the policy's name"
-    assert all(r.reason and not r.reason.endswith(".") for r in new), "a reason is a sentence without a full stop"
-    return found
-
-
-def _check_wants(snapshot: Snapshot, target: Target, found: Target) -> None:
-    for kept, offers in found.offers.items():
-        assert set(offers) <= set(target.offers.get(kept, ())), f"offers of pool {kept} that are not to be had"
-    for want in found.wants:
-        assert want.pool in snapshot.pools, f"pool {want.pool} does not exist"
-        assert want.nodes > 0, "a want of no nodes"
-        assert set(want.offers) <= set(target.offers.get(want.pool, ())), "offers that are not to be had"
-        assert not want.slots or len(want.slots) == want.nodes, "as many slots as nodes, or none named"
-    named = [slot for want in found.wants for slot in want.slots]
-    assert len(named) == len(set(named)), "two wants name one slot"
-    for name, pool in snapshot.pools.items():
-        free = snapshot.free_slots(pool)
-        assert set(named) & set(pool.slots) <= set(free), "a slot is named that is not free"
-        wanted = sum(want.nodes for want in found.wants if want.pool == name and not _floor(want))
-        assert wanted <= len(free), f"{wanted} machines are wanted for the {len(free)} free slots of pool {name}"
-    before = {want.gang: _size(target, want.gang) for want in target.wants if want.gang}
-    for gang, nodes in before.items():
-        assert _size(found, gang) in (0, nodes), f"gang {gang} was split"
-
-
-def _check_releases(snapshot: Snapshot, target: Target, found: Target) -> None:
-    known = {release.claim_id for release in target.releases}
-    claims = {claim.id: claim for claim in snapshot.claims}
-    nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else {}
-    for release in found.releases:
-        if release.claim_id in known:
-            continue
-        claim = claims[release.claim_id]
-        assert claim.state in (ClaimState.OPEN, ClaimState.READY), f"{claim.id} is {claim.state.value}"
-        assert claim.slot in nodes, f"{claim.slot} is not known to Slurm"
-        assert not nodes[claim.slot].busy, f"{claim.slot} is busy"
-
-
-def _floor(want: Want) -> bool:
-    """A want for no job may exceed the free slots: the chain cuts it. What jobs were promised may not."""
-    return not want.jobs
-
-
-def _size(target: Target, gang: str) -> int:
-    return sum(want.nodes for want in target.wants if want.gang == gang)

@@ -1,0 +1,50 @@
+"""Makes the policies of the chain of their settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from burstd.model.errors import PolicyBroken
+from burstd.model.policy import Policy
+from burstd.settings.faults import Fault, SettingsError
+from burstd.settings.foreign import call_foreign
+from burstd.settings.plugins import Chosen, Plugins, Resolved
+from burstd.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A policy, and what it was made of."""
+
+    chosen: Chosen
+    policy: Policy
+    hard: bool
+
+
+def make_policies(settings: Settings, resolved: Resolved, plugins: Plugins) -> tuple[Made, ...]:
+    """Those of the chain. Raises SettingsError, which names all that cannot be made of their settings."""
+    made: list[Made] = []
+    faults: list[Fault] = []
+    for chosen in resolved.policies:
+        try:
+            made.append(make_policy(chosen, plugins.timeout_s))
+        except PolicyBroken as error:
+            faults.append(Fault(("policies", chosen.name), f"the policy cannot be made: {error}"))
+    if faults:
+        raise SettingsError(settings.source, faults)
+    return tuple(made)
+
+
+def make_policy(chosen: Chosen, timeout_s: float) -> Made:
+    """One. Raises PolicyBroken."""
+
+    def made() -> Made:
+        policy = chosen.plugin.make(chosen.settings)
+        if not callable(getattr(policy, "evaluate", None)):
+            raise PolicyBroken(f"a {type(policy).__name__} came of it, which has no method evaluate()")
+        if getattr(policy, "name", None) != chosen.name:
+            raise PolicyBroken(f"its 'name' must be {chosen.name!r}, as its plug-in's")
+        return Made(chosen, cast("Policy", policy), bool(getattr(policy, "hard", False)))
+
+    return call_foreign(made, timeout_s, chosen.home)
