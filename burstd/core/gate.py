@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
+from burstd.core.private import Binder, left_alone, open_to_all
 from burstd.core.retry import begins_anew, wary
 from burstd.core.spot import why_closed
 from burstd.core.tuning import Tuning
@@ -32,7 +33,13 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     opens: list[Claim] = []
     groups = _ready_groups(view, tuning, moving)
     ahead = _queue(view)
+    binder = Binder(view, target.placed)
     for claims, job in groups:
+        if any(claim.private for claim in claims):
+            more = _private(claims, job, binder)
+            binds += more
+            opens += claims if not more and all(open_to_all(claim, view) for claim in claims) else []
+            continue
         # A binding that was broken off half-way has the nodes and not the job: it is made again.
         unbound = job is not None and not (job.id in bound and job.reservation)
         refused = job is not None and job.id in view.snapshot.progress.unbindable
@@ -45,9 +52,13 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
             opens += claims
     closes, why_closed = _closes(view, target, moving)
     closing = {c.slot for c in closes}
+    for claim in view.snapshot.claims:
+        if claim.private and claim.state is S.OPEN and claim.slot not in closing and claim.id not in moving:
+            binds += binder.binds(claim)
     # Bound nodes stay behind the gate: only the job that they are bound to gets past it.
     kept = {slot for job_id, slots in bound.items() if job_id not in freed for slot in slots}
     out = {c.slot for c in view.snapshot.claims if c.state is S.OPEN and c.slot not in kept and c.slot not in closing}
+    out -= {c.slot for c in view.snapshot.claims if c.private and c.slot in out and not open_to_all(c, view)}
     out |= {c.slot for c in opens}
     # Slots of a pool that was taken out of the settings stay shut: nobody would serve what Slurm starts there.
     orphaned = {slot for slot in view.gated - view.slots if view.slurm.nodes.get(slot) is not None}
@@ -58,6 +69,13 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
         what = _what(opens, closes) or "the reservation differs from the record"
         changes = [SetGate(desired, what, tuple(c.id for c in opens), tuple(c.id for c in closes), why)]
     return [*changes, *unbinds, *binds]
+
+
+def _private(claims: list[Claim], job: Job | None, binder: Binder) -> list[Action]:
+    if not claims[0].gang:
+        return [*binder.binds(claims[0])]
+    bind = binder.gang(claims, job) if job is not None else None
+    return [bind] if bind is not None else []
 
 
 def _what(opens: list[Claim], closes: list[Claim]) -> str:
@@ -172,6 +190,8 @@ def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Cl
             reason = taken_back
         elif claim.id in released and not view.snapshot.paused:
             reason = released[claim.id]
+        elif done := left_alone(claim, view):
+            reason = done
         elif claim.pool not in view.snapshot.pools and not _at_work(claim, view) and not view.snapshot.paused:
             reason = f"pool {claim.pool} is not configured any more"
         else:
@@ -197,6 +217,8 @@ def hold_ready(view: View, target: Target) -> list[Action]:
             reason = released.get(claim.id, "held by an administrator")
         elif taken_back := why_closed(claim, view):
             reason = taken_back
+        elif done := left_alone(claim, view):
+            reason = done
         elif claim.pool not in view.snapshot.pools and not _at_work(claim, view):
             reason = f"pool {claim.pool} is not configured any more"
         else:

@@ -1,0 +1,106 @@
+"""Machines that a budget pays for: which jobs may start on them, and when they go.
+
+Such a machine is never opened to all. Its own jobs are bound to it, one after the other as there is room, and only
+while what was reserved for it covers the time limit of the next one; then it ends with the last of them. So whatever
+users submit and Slurm starts, it costs no more than was reserved.
+
+Slurm binds no components of het jobs. For these, and for jobs that Slurm would not take into a reservation, the node
+opens until they have started, and is closed to new jobs then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from burstd.core.demand import task_ids
+from burstd.core.view import View
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.job import Job, JobState
+from burstd.model.money import END_S
+from burstd.model.plan import Bind
+
+REASON = "a budget pays for it"
+
+
+def affordable(claim: Claim, find: Callable[[str], Job | None], now: float) -> list[Job]:
+    """The jobs of a claim that wait and that what is reserved for it covers, in its order."""
+    own = (find(job_id) for job_id in dict.fromkeys(claim.jobs))
+    return [
+        job
+        for job in own
+        if job is not None and job.state is JobState.PENDING and claim.covers(job.time_limit_s + END_S, now)
+    ]
+
+
+def left_alone(claim: Claim, view: View) -> str:
+    """Why an idle machine of a budget is to go; empty: it is not, or is no such machine."""
+    node = view.node(claim.slot)
+    if not claim.private or node is None or node.busy:
+        return ""
+    if affordable(claim, view.job, view.now):
+        return ""
+    # An administrator's hold keeps it, but not for more than is reserved.
+    if view.snapshot.paused and claim.covers(END_S, view.now):
+        return ""
+    waits = [job_id for job_id in claim.jobs if view.waits(job_id)]
+    if waits:
+        held = f"{claim.reserved:.2f} {claim.offer.currency}"
+        return f"what is left of the {held} reserved for it does not cover job {waits[0]}"
+    return f"its jobs are done, and {REASON}"
+
+
+def open_to_all(claim: Claim, view: View) -> bool:
+    """Whether its node opens because a job that it waits for cannot be bound to it."""
+    return any(not _bindable(job, view) for job in affordable(claim, view.job, view.now))
+
+
+def _bindable(job: Job, view: View) -> bool:
+    others = bool(job.reservation) and job.id not in view.snapshot.bound
+    return not (job.het_job_id or others or job.id in view.snapshot.progress.unbindable)
+
+
+@dataclass(slots=True)
+class Binder:
+    """Binds the jobs of private claims to their nodes; no task of an array twice."""
+
+    view: View
+    placed: Mapping[str, Collection[str]]
+    """Where placement sees room for jobs (Target.placed)."""
+    given: set[str] = field(default_factory=set)
+
+    def binds(self, claim: Claim) -> Iterator[Bind]:
+        """Of a claim that is READY, or OPEN with room for one more."""
+        for job in affordable(claim, self.view.job, self.view.now):
+            fits = claim.state is S.READY or claim.slot in self.placed.get(job.id, ())
+            if fits and job.nodes <= 1 and _bindable(job, self.view) and (word := self._word(job)):
+                claims = (claim.id,) if claim.state is S.READY else ()
+                yield Bind(word, job.user, claims, (claim.slot,), f"for job {word} alone: {REASON}")
+
+    def gang(self, claims: list[Claim], job: Job) -> Bind | None:
+        """Of the nodes of one job, all of them ready."""
+        if any(job not in affordable(claim, self.view.job, self.view.now) for claim in claims):
+            return None
+        word = claims[0].gang if job.array_tasks else job.id
+        if not _bindable(job, self.view) or self._bound(word):
+            return None
+        slots = tuple(claim.slot for claim in claims)
+        return Bind(word, job.user, tuple(c.id for c in claims), slots, f"for job {word} alone: {REASON}")
+
+    def _word(self, job: Job) -> str:
+        """The id by which the job, or the next task of the array, is bound; empty: it is already."""
+        words = [job.id]
+        if job.array_tasks:
+            array = job.array_job_id or job.id
+            words = [f"{array}_{task}" for task in task_ids(job.array_tasks)]
+        word = next((w for w in words if not self._bound(w)), "")
+        self.given.add(word)
+        return word
+
+    def _bound(self, word: str) -> bool:
+        if word in self.given:
+            return True
+        row = self.view.job(word)
+        # A binding that was broken off half-way has the nodes and not the job: it is made again.
+        return word in self.view.snapshot.bound and row is not None and bool(row.reservation)
