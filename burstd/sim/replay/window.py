@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from random import Random
 from typing import Literal
 
@@ -20,6 +21,10 @@ OVERESTIMATE = 4.0
 modelled in Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates (2001)."""
 COMMON_LIMITS_S = tuple(HOUR_S * h for h in (0.25, 0.5, 1, 2, 4, 8, 12, 24, 48, 72, 120, 168, 240, 336, 720, 1440))
 """Such a limit is rounded up to one of these, as users do (Tsafrir et al., Modeling User Runtime Estimates, 2005)."""
+
+
+class WindowError(ValueError):
+    """There is nothing to replay, or no site to do it on; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +77,11 @@ def unit_of(trace: Trace) -> Unit:
 def cut(trace: Trace, start: float | None, days: float | None, size: int, unit: Unit, seed: int) -> Workload:
     """The jobs submitted within ``days`` from ``start`` (None: from the trace's first to its last job).
 
-    ``size`` is how many GPUs (or CPUs) a node has: larger jobs take several nodes. Raises ValueError: no job is left.
+    ``size`` is how many GPUs (or CPUs) a node has: larger jobs take several nodes. Raises WindowError.
     """
     jobs = sorted(trace.jobs, key=lambda job: job.submitted)
     if not jobs:
-        raise ValueError("the trace has no jobs")
+        raise WindowError("the trace has no jobs")
     begin = jobs[0].submitted if start is None else start
     end = jobs[-1].submitted + 1.0 if days is None else begin + days * DAY_S
     last = bisect_left(jobs, end, key=lambda job: job.submitted)
@@ -84,7 +89,10 @@ def cut(trace: Trace, start: float | None, days: float | None, size: int, unit: 
     made = _made(jobs[:last], begin, size, unit, seed, notes)
     first = bisect_left(made, begin, key=lambda job: job.submitted)
     if first == len(made):
-        raise ValueError("no job of the trace was submitted in the window")
+        raise WindowError(
+            f"no job of the trace was submitted in the window of {_day(begin)} to {_day(end)}; it has jobs from"
+            f" {_day(jobs[0].submitted)} to {_day(jobs[-1].submitted)}"
+        )
     before = sorted((j for j in made[:first] if j.submitted + j.run_s <= begin), key=lambda j: j.submitted + j.run_s)
     inside = tuple(replace(job, number=number) for number, job in enumerate(made[first:], 1))
     return Workload(inside, unit, Window(begin, end), tuple(before), tuple(notes))
@@ -138,6 +146,10 @@ def common_limit(seconds: float) -> float:
     """The next of the common limits; beyond the last one, full days."""
     found = bisect_left(COMMON_LIMITS_S, seconds)
     return COMMON_LIMITS_S[found] if found < len(COMMON_LIMITS_S) else -(-seconds // DAY_S) * DAY_S
+
+
+def _day(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
 
 
 def nodes_for_load(workload: Workload, load: float, size: int) -> int:

@@ -1,0 +1,177 @@
+"""burstctl simulate"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from burstd.cli.output import Paper
+from burstd.cli.session import Code, Json, Session, session
+
+if TYPE_CHECKING:
+    from burstd.sim.replay.report import Report
+    from burstd.sim.replay.result import Result
+    from burstd.sim.replay.study import Study
+
+_SITE, _CLOUD, _PART = "The site", "The cloud", "The part of the trace"
+
+
+def simulate(
+    ctx: typer.Context,
+    trace: Annotated[Path, typer.Option(metavar="FILE", help="Jobs: SWF, output of sacct -P, or CSV with GPUs.")],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHAIN",
+            help="A chain to replay, such as wait_aware,idle or 'wait_aware(value=20),idle', or one of never,"
+            " immediate, aged:SECONDS; may be repeated. Left out: the site's own and all of these.",
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="POLICY.KEY=VALUE", help="A setting of a policy, in all chains."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="burstd.toml, for pools, policies and their settings.")
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="Of the trace: auto, swf, sacct or philly.")] = "auto",
+    window: Annotated[
+        str | None, typer.Option(metavar="START", help="Its first day (UTC).", rich_help_panel=_PART)
+    ] = None,
+    days: Annotated[float, typer.Option(min=0, help="How many days of it; 0: all.", rich_help_panel=_PART)] = 14,
+    load: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="The window's work over what the site can do in it [1.0].", rich_help_panel=_SITE),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="In place of --load.", rich_help_panel=_SITE)] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="In place of --load.", rich_help_panel=_SITE)] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="[8]", rich_help_panel=_SITE)] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="[64] Where the trace has no GPUs.", rich_help_panel=_SITE)
+    ] = None,
+    offers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What clouds sell (TOML), in place of the next.", rich_help_panel=_CLOUD),
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(help="Of a GPU and hour [2.50], or of a CPU [0.05].", rich_help_panel=_CLOUD)
+    ] = None,
+    spot_price: Annotated[str | None, typer.Option(help="Also of spot machines.", rich_help_panel=_CLOUD)] = None,
+    spot_loss: Annotated[
+        float, typer.Option(min=0, help="How often an hour one is taken back.", rich_help_panel=_CLOUD)
+    ] = 0.05,
+    stockout: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the time without machines.", rich_help_panel=_CLOUD)
+    ] = 0.0,
+    boot: Annotated[float, typer.Option(min=0, help="Seconds until a machine is open.", rich_help_panel=_CLOUD)] = 180,
+    staging: Annotated[
+        float, typer.Option(min=0, help="Seconds until a job's input is in the store.", rich_help_panel=_CLOUD)
+    ] = 120,
+    tick: Annotated[float, typer.Option(min=1, help="Seconds between two looks at jobs that wait.")] = 60,
+    bind_depth: Annotated[int | None, typer.Option(min=0, help="As in burstd.toml.")] = None,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 1,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
+    json: Json = False,
+) -> None:
+    """Replay a trace of jobs through the policies: waits, cloud hours and cost of each chain. Needs no daemon."""
+    burstctl = session(ctx, json, None)
+    from burstd.sim.replay.study import Study  # noqa: PLC0415  # the policies take long to load
+
+    sites = [name for name, given in (("--load", load), ("--gpus", gpus), ("--nodes", nodes)) if given is not None]
+    if len(sites) > 1:
+        burstctl.fail(Code.USAGE, f"{' and '.join(sites)} are both the size of the site: give one of them")
+    if offers and (price or spot_price or stockout):
+        burstctl.fail(Code.USAGE, "--offers has prices and stockouts of its own: leave the other options out")
+    study = Study(
+        trace=trace, format=format_, chains=tuple(policy or ()), sets=tuple(sets or ()), config=config, offers=offers,
+        start=_start(burstctl, window), days=days or None, nodes=nodes, units=gpus, size=gpus_per_node,
+        boot_s=boot, staging_s=staging, price=_money(burstctl, "--price", price),
+        spot_price=_money(burstctl, "--spot-price", spot_price), losses_per_hour=spot_loss, stockout=stockout,
+        tick_s=tick, bind_depth=bind_depth, seed=seed,
+    )  # fmt: skip
+    if load is not None:
+        study = replace(study, load=load)
+    if cpus_per_node is not None:
+        study = replace(study, size=cpus_per_node)
+    found = _replayed(burstctl, study)
+    if html is not None:
+        _write(burstctl, html, found)
+    if burstctl.json:
+        sys.stdout.write(found.json_text())
+        return
+    _print(found)
+    if html is not None:
+        Paper().line(f"Plots: {html}")
+
+
+def _replayed(burstctl: Session, study: Study) -> Report:
+    from burstd.settings import SettingsError  # noqa: PLC0415
+    from burstd.sim.replay.chains import ChainError  # noqa: PLC0415
+    from burstd.sim.replay.report import report  # noqa: PLC0415
+    from burstd.sim.replay.run import ReplayError  # noqa: PLC0415
+    from burstd.sim.replay.study import prepare  # noqa: PLC0415
+    from burstd.sim.replay.trace import TraceError  # noqa: PLC0415
+    from burstd.sim.replay.window import WindowError  # noqa: PLC0415
+
+    try:
+        return report(prepare(study).answer(_progress))
+    except (TraceError, SettingsError, ChainError, WindowError, ReplayError) as error:
+        burstctl.fail(Code.NO, str(error))
+
+
+def _progress(result: Result) -> None:
+    """Tells a person who waits which chain is done."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{result.chain}: {result.figures.elapsed_s:.0f} s\n")
+
+
+def _start(burstctl: Session, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        burstctl.fail(Code.USAGE, f"--window {text!r} is no date; write 2017-10-02 or 2017-10-02T12:00")
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _money(burstctl: Session, option: str, text: str | None) -> Decimal | None:
+    if text is None:
+        return None
+    try:
+        found = Decimal(text)
+    except InvalidOperation:
+        found = Decimal(-1)
+    if not found.is_finite() or found < 0:
+        burstctl.fail(Code.USAGE, f"{option} {text!r} is no price; write 2.50")
+    return found
+
+
+def _write(burstctl: Session, path: Path, found: Report) -> None:
+    from burstd.sim.replay.page import page  # noqa: PLC0415
+
+    try:
+        path.write_text(page(found), encoding="utf-8")
+    except OSError as error:
+        burstctl.fail(Code.NO, f"{path} cannot be written: {error.strerror or error}")
+
+
+def _print(found: Report) -> None:
+    from burstd.sim.replay.columns import heads, rows, summary  # noqa: PLC0415
+
+    paper = Paper()
+    paper.line((found.title, "bold"))
+    paper.pairs([("Trace", found.trace), ("Site", found.site), ("Cloud", found.cloud), ("Seed", str(found.seed))])
+    paper.blank()
+    paper.table(heads(found), rows(found))
+    paper.blank()
+    for sentence in summary(found):
+        paper.line(sentence)
+    for note in found.notes:
+        paper.note(note, "dim", indent=0)
