@@ -26,13 +26,14 @@ def check_config(
 ) -> None:
     """Check a settings file whole, with its plug-ins; the daemon need not run."""
     # pydantic and the plug-ins take longer to load than the other commands take.
-    from burstd.settings import Plugins, SettingsError, load, pools, resolve  # noqa: PLC0415
+    from burstd.settings import Plugins, SettingsError, load, make_policies, pools, resolve  # noqa: PLC0415
     from burstd.slurm.hostlist import expand  # noqa: PLC0415
 
     burstd = session(ctx, json, socket)
     try:
         settings = load(file, check_files=files)
-        resolve(settings, Plugins.installed(), check_files=files)
+        plugins = Plugins.installed(settings.policies.folder, settings.policies.timeout_s)
+        make_policies(settings, resolve(settings, plugins, check_files=files), plugins)
         made = pools(settings, expand)
     except SettingsError as error:
         if burstd.json:

@@ -10,7 +10,23 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli import bill, check, config, event, forward, job, node, plan, provider, route, scale, stage, status
+from burstd.cli import (
+    bill,
+    check,
+    config,
+    event,
+    forward,
+    job,
+    node,
+    plan,
+    policy,
+    provider,
+    route,
+    scale,
+    simulate,
+    stage,
+    status,
+)
 from burstd.cli.session import DEFAULT_SOCKET, Code, Json, Shared
 
 app = typer.Typer(
@@ -59,9 +75,11 @@ app.add_typer(event.app, name="event")
 app.add_typer(stage.app, name="stage")
 app.add_typer(provider.app, name="provider")
 app.command()(plan.plan)
+app.command()(simulate.simulate)
 app.command()(plan.hold)
 app.command()(plan.unhold)
 app.command()(bill.bill)
+app.add_typer(policy.app, name="policy")
 app.add_typer(config.app, name="config")
 app.command()(check.check)
 app.command("slurm-config")(check.slurm_config)

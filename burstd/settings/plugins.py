@@ -131,8 +131,12 @@ class Plugins:
 
     def faults(self) -> list[str]:
         """What is wrong with the policies' files, used or not, one sentence each."""
-        found = [file.fault for file in self._of_site() if file.fault]
+        found = [file.fault for file in self.broken()]
         return found + [_twice(name, o) for name in self.names("policies") if len(o := self.origins(name)) > 1]
+
+    def broken(self) -> list[PolicyFile]:
+        """Files of policies that cannot be loaded."""
+        return [file for file in self._of_site() if file.fault]
 
     def load(self, group: Group, name: str) -> Plugin:
         """Imports one. Raises PluginUnusable."""
@@ -274,6 +278,10 @@ def _plugin(plugins: Plugins, group: Group, name: str, place: KeyPath, faults: l
     try:
         known = plugins.names(group)
         if name not in known:
+            broken = next((f.fault for f in plugins.broken() if f.path.stem == name), "") if group == "policies" else ""
+            if broken:
+                faults.append(Fault(place, f"the policy cannot be loaded: {broken}"))
+                return None
             what = {"providers": "kind of provider", "policies": "policy", "stagers": "kind of store"}[group]
             text = f"there is no {what} {name!r}{nearest(name, known) or ';'} installed: {', '.join(known) or 'none'}"
             faults.append(Fault(place, text + (_broken_files(plugins) if group == "policies" else "")))

@@ -1,0 +1,155 @@
+"""Would the daemon take the policies on disk, and do they keep the contract? Without a daemon."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from burstd.model.errors import PolicyBroken
+from burstd.settings import (
+    Fault,
+    Made,
+    Plugins,
+    PolicyFiles,
+    Settings,
+    SettingsError,
+    load,
+    loads,
+    make_policies,
+    make_policy,
+    resolve,
+    resolve_policy,
+)
+from burstd.settings.foreign import call_foreign, what_broke
+from burstd.settings.source import dotted
+from burstd.testing import policy_rules
+from burstd.testing.policy_samples import Sample, samples
+
+
+@dataclass(slots=True)
+class Tried:
+    """One policy; ``place`` in the chain, from 1, 0: not in it."""
+
+    name: str
+    origin: str
+    place: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found. ``faults``: of the settings; ``warnings``: of what the daemon does without."""
+
+    file: Path
+    faults: list[Fault] = field(default_factory=list)
+    policies: list[Tried] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing that the daemon needs is wrong."""
+        return not self.faults and not any(tried.faults for tried in self.policies)
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        return {
+            "ok": self.ok,
+            "file": str(self.file),
+            "situations": sum(1 for _ in samples()),
+            "faults": [{"key": dotted(f.path), "line": f.line, "text": f.text} for f in self.faults],
+            "policies": [asdict(tried) for tried in self.policies],
+            "warnings": self.warnings,
+        }
+
+
+def check_all(file: Path) -> Report:
+    """The chain of a settings file, and whatever else lies in its folder of policies."""
+    report = Report(file)
+    try:
+        settings = load(file, check_files=False)  # keys and their modes are the business of "config check"
+    except SettingsError as error:
+        report.faults += error.faults
+        return report
+    plugins = Plugins.installed(settings.policies.folder, settings.policies.timeout_s)
+    try:
+        made = make_policies(settings, resolve(settings, plugins, check_files=False), plugins)
+    except SettingsError as error:
+        report.faults += error.faults
+        made = ()
+    report.policies += [_tried(one, i, settings) for i, one in enumerate(made, 1)]
+    # Where it says already why the daemon would not start, it need not be said twice.
+    report.warnings += [w for w in plugins.faults() if not any(w in fault.text for fault in report.faults)]
+    for name in plugins.names("policies"):
+        origins = plugins.origins(name)
+        if name not in settings.policies.chain and len(origins) == 1 and origins[0].path is not None:
+            report.policies.append(_alone(settings, plugins, name, str(origins[0])))
+    return report
+
+
+def check_one(path: Path, file: Path) -> Report:
+    """One policy's file or package, wherever it is, with the settings that the file has for it, if any."""
+    report = Report(file)
+    try:
+        settings = load(file, check_files=False)
+    except SettingsError as error:
+        settings = loads('cluster = "check"')
+        report.warnings.append(f"tried with default settings, for {str(error).splitlines()[0].rstrip(':')}")
+    # With a person's own rights everything may be tried; as root nothing that others could have written.
+    folder = settings.policies.folder
+    trusted = os.geteuid() == 0 or folder in path.parents
+    timeout_s = settings.policies.timeout_s
+    plugins = Plugins({}, files=lambda: PolicyFiles(path.parent, timeout_s, path, trusted=trusted), timeout_s=timeout_s)
+    for fault in plugins.faults():
+        report.policies.append(Tried(path.stem, str(path), faults=[fault]))
+    for name in plugins.names("policies"):
+        report.policies.append(_alone(settings, plugins, name, str(path)))
+        others = Plugins.installed(None if path.parent == folder else folder, timeout_s).origins(name)
+        if others:
+            report.warnings.append(
+                f"a policy {name!r} is there already, from {others[0]}: in {folder} both would be refused"
+            )
+    return report
+
+
+def _alone(settings: Settings, plugins: Plugins, name: str, origin: str) -> Tried:
+    """One that is not in the chain, or is looked at by itself."""
+    place = settings.policies.chain.index(name) + 1 if name in settings.policies.chain else 0
+    try:
+        made = make_policy(resolve_policy(settings, plugins, name, check_files=False), plugins.timeout_s)
+    except SettingsError as error:
+        return Tried(name, origin, place, [_said(fault) for fault in error.faults])
+    except PolicyBroken as error:
+        return Tried(name, origin, place, [f"the policy cannot be made: {error}"])
+    return _tried(made, place, settings)
+
+
+def _said(fault: Fault) -> str:
+    return str(Fault(fault.path, fault.text))
+
+
+def _tried(made: Made, place: int, settings: Settings) -> Tried:
+    """Asked in every situation, twice in each."""
+    found: dict[str, str] = {}
+    for sample in samples():
+        fault = _fault(made, sample, settings.policies.timeout_s)
+        if fault:
+            found.setdefault(fault, sample.title)
+    faults = [f"{fault} (with {title})" for fault, title in found.items()]
+    return Tried(made.chosen.name, str(made.chosen.origin), place, faults)
+
+
+def _fault(made: Made, sample: Sample, timeout_s: float) -> str:
+    home = made.chosen.home
+    try:
+        call_foreign(
+            lambda: policy_rules.check(made.policy, sample.snapshot, sample.target), timeout_s, home, AssertionError
+        )
+    except PolicyBroken as error:
+        return str(error)
+    except AssertionError as error:
+        last = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        return str(error) if last == policy_rules.__file__ else what_broke(error, home)
+    return ""
