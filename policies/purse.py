@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Literal
 
@@ -148,7 +148,7 @@ class Purse:
     def _committed_by(self, key: Key, period: Period) -> tuple[Decimal, str]:
         whole, began = Decimal(0), _start(period, self._now)
         for claim, amount, parts in self._live.get(key, ()):
-            before = claim.cost(min(began, self._now)) if claim.billed_from is not None else Decimal(0)
+            before = _cost_before(claim, began)
             worth = self._limits.worth((amount - before) / parts, claim.offer.currency)
             if worth is None:
                 what = f"{claim.slot} is paid in {claim.offer.currency}"
@@ -176,6 +176,12 @@ def _start(period: Period, now: float) -> float:
     if period == "total":
         return 0.0
     return month_start(month_of(now) if period == "month" else month_of(now)[:5] + "01")
+
+
+def _cost_before(claim: Claim, time: float) -> Decimal:
+    """What a claim had cost by then: it is in the bill of an earlier period."""
+    ended = claim.billed_until is not None and claim.billed_until < time
+    return claim.cost(time) if claim.billed_until is None or ended else replace(claim, billed_until=time).cost(time)
 
 
 def _floor(amount: Decimal) -> str:
