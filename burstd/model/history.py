@@ -134,6 +134,29 @@ class _Group:
         return count, self._longer[first] / count if count else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Like:
+    """The groups of one job, the closest first."""
+
+    _groups: tuple[tuple[Key, _Group], ...]
+    _limit_s: float
+
+    def run_s(self, elapsed_s: float = 0.0) -> Estimate | None:
+        """As History.run_s."""
+        if not self._groups:
+            return None
+        key, group = self._groups[0]
+        seconds, count = (group.mean(), len(group)) if elapsed_s <= 0 else (2 * elapsed_s, 0)
+        for longer_key, longer in self._groups if elapsed_s > 0 else ():
+            ran_longer, mean_s = longer.longer_than(elapsed_s)
+            if ran_longer >= ENOUGH_LONGER:
+                key, seconds, count = longer_key, mean_s, ran_longer
+                break
+        if 0 < self._limit_s < seconds:
+            seconds = max(self._limit_s, elapsed_s)
+        return Estimate(seconds, count, _words(key))
+
+
 _EMPTY = _Group()
 _Shelf = dict[Key, _Group]
 
@@ -177,22 +200,12 @@ class History:
 
         Not more than its time limit. What all have outlived that are known is as likely to double its age as not.
         """
-        found: Estimate | None = None
-        for key in self._keys(job):
-            group = self._group(key)
-            if group is None or len(group) < ENOUGH:
-                continue
-            if elapsed_s <= 0:
-                found = Estimate(group.mean(), len(group), _words(key))
-                break
-            count, seconds = group.longer_than(elapsed_s)
-            found = found or Estimate(2 * elapsed_s, 0, _words(key))
-            if count >= ENOUGH_LONGER:
-                found = Estimate(seconds, count, _words(key))
-                break
-        if found is not None and 0 < job.time_limit_s < found.seconds:
-            return Estimate(max(job.time_limit_s, elapsed_s), found.jobs, found.basis)
-        return found
+        return self.like(job).run_s(elapsed_s)
+
+    def like(self, job: Job) -> Like:
+        """What is known of jobs like this one, for many questions about the same request."""
+        groups = [(key, group) for key in self._keys(job) if (group := self._group(key)) is not None]
+        return Like(tuple(some for some in groups if len(some[1]) >= ENOUGH), job.time_limit_s)
 
     def wait_s(self, job: Job) -> Estimate | None:
         """How long jobs like it waited of late for nodes of the site; None: no job tells."""
