@@ -13,12 +13,15 @@ from dataclasses import replace
 from burstd.core.demand import demand
 from burstd.core.images import roll
 from burstd.core.keeping import KEEP_S, keep, kept
+from burstd.core.outlook import outlooks
 from burstd.core.pins import pin
 from burstd.core.placement import place
 from burstd.core.tidy import asked_by_slurm
 from burstd.model.claim import Cause, ClaimState
 from burstd.model.errors import PolicyBroken
+from burstd.model.money import Reserve
 from burstd.model.offer import Offer
+from burstd.model.outlook import Outlooks
 from burstd.model.policy import LeftOut, Policy, PolicyFailed, Refused, Remark, Target, Want, dropped
 from burstd.model.snapshot import SlurmView, Snapshot
 
@@ -37,6 +40,8 @@ def make_target(
 
     Where Slurm cannot be read, a policy failed or the snapshot is paused, nothing is wanted and nothing released.
     """
+    if not isinstance(snapshot.outlook, Outlooks):
+        snapshot = replace(snapshot, outlook=outlooks(snapshot))
     target = place(snapshot, demand(snapshot), spot_interruptions)
     if not isinstance(snapshot.slurm, SlurmView):
         return target
@@ -49,7 +54,7 @@ def make_target(
     by_slurm = asked_by_slurm(snapshot, snapshot.slurm, target)
     target = replace(target, wants=(*by_slurm, *target.wants))
     # What others have added, an administrator's pin as well, must not get past a budget.
-    target = _ask([p for p in policies if getattr(p, "hard", False)], snapshot, target, promised)
+    target = _agreed([p for p in policies if getattr(p, "hard", False)], snapshot, target, promised)
     if target.failed:
         return target
     target = _name_slots(snapshot, _whole_gangs(target, gangs), {slot for want in by_slurm for slot in want.slots})
@@ -76,6 +81,22 @@ def _ask(policies: Iterable[Policy], snapshot: Snapshot, target: Target, promise
             return replace(held, failed=(found,))
         target = _noted(target, found, str(policy.name))
     return target
+
+
+def _agreed(hard: Sequence[Policy], snapshot: Snapshot, target: Target, promised: _Promised) -> Target:
+    """The target that every hard policy has seen and left as it is: none that comes later can undo what one took."""
+    for _ in range(_ROUNDS):
+        before = target
+        target = _ask(hard, snapshot, target, promised)
+        if target.failed or target.wants == before.wants:
+            return target
+    why = "what each of the hard policies wants is changed by another for ever"
+    names = ", ".join(str(policy.name) for policy in hard)
+    return replace(_hold(target, "chain", why), failed=(PolicyFailed(names, why),))
+
+
+_ROUNDS = 6
+"""The first may change much, the second what the change of one means to the others."""
 
 
 def _noted(before: Target, after: Target, by: str) -> Target:
@@ -161,7 +182,13 @@ def _want_fault(want: object, allowed: AllowedOffers, snapshot: Snapshot, promis
         return f"it wants nodes of pool {want.pool} for job {min(strange)}, which can not, or need not, start there"
     if want.slots and not len(want.slots) == want.nodes == len(set(want.slots) & set(pool.slots)):
         return f"it wants {want.nodes} node(s) of pool {want.pool} on slots that do not match"
+    if any(not isinstance(r, Reserve) or not (0 <= r.egress <= r.amount < _MOST) for r in want.reserved):
+        return f"it reserves no amount of money for nodes of pool {want.pool}"
     return ""
+
+
+_MOST = 10**12
+"""More money than this is none."""
 
 
 def _within(some: tuple[Offer, ...], allowed: tuple[Offer, ...]) -> bool:
