@@ -1,11 +1,10 @@
-"""burstctl job, burstctl explain"""
+"""burstctl job"""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from burstd.cli import complete
 from burstd.cli.output import Answer, Paper, money, names, print_json, styled
@@ -14,7 +13,6 @@ from burstd.cli.times import ago, length
 
 app = typer.Typer(help="Jobs of the burst partitions.", no_args_is_help=True)
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="123, 123_7 or 123+1.", autocompletion=complete.jobs)]
-_CANDIDATES = 6
 
 
 @app.command("list")
@@ -67,7 +65,7 @@ def show_job(ctx: typer.Context, job_id: JobId, json: Json = False, socket: Sock
             ("Slurm says", job["slurm_reason"]),
             ("nodes", names(job["nodes"], 20)),
         ])  # fmt: skip
-    _remarks(paper, answer)
+    remarks(paper, answer)
     if answer["nodes"]:
         paper.blank()
         paper.table(("NODE", "STATE", "SINCE>", "COST>", "OFFER", "REASON*"), [
@@ -76,64 +74,8 @@ def show_job(ctx: typer.Context, job_id: JobId, json: Json = False, socket: Sock
         ])  # fmt: skip
 
 
-def explain(ctx: typer.Context, job_id: JobId, json: Json = False, socket: Socket = None) -> None:
-    """Why a job does or does not start: every choice there was, with its reason."""
-    burstd = session(ctx, json, socket)
-    answer = burstd.get(f"/jobs/{job_id}/explanation")
-    if burstd.json:
-        print_json(answer)
-        return
-    paper, job = Paper(), answer["job"]
-    paper.line(
-        (f"Job {answer['id']}", "bold"), f" of {job['user']}: " if job else ": ", styled_part(answer["verdict"]),
-        f": {answer['summary']}.",
-    )  # fmt: skip
-    if answer["asks"]:
-        paper.note(f"It asks for {answer['asks']}.")
-    if answer["slurm"]:
-        reason = f" ({job['slurm_reason']})" if job and job["slurm_reason"] else ""
-        paper.note(f"Slurm says: {answer['slurm']}{reason}.")
-    for remedy in answer["remedies"]:
-        paper.note(f"What would help: {remedy}.", "bold")
-    if len(answer["remarks"]) > 1:
-        _remarks(paper, answer)
-    if answer["serving"]:
-        paper.blank()
-        paper.table(("NODE", "STATE", "SINCE>", "WHY*"), [
-            (s["slot"], styled(s["state"]), ago(s["since"], answer["now"]) if s["since"] else "", s["reason"])
-            for s in answer["serving"]
-        ])  # fmt: skip
-    for way in answer["ways"]:
-        _way(paper, way)
-
-
-def styled_part(word: str) -> tuple[str, str]:
-    """A verdict for a line."""
-    text = styled(word)
-    return text.plain, f"bold {text.style}".strip()
-
-
-def _way(paper: Paper, way: Answer) -> None:
-    paper.blank()
-    state = f"lacks {way['lacks']}" if way["lacks"] else f"{way['free']} of {way['slots']} slots free"
-    paper.line((f"Pool {way['pool']}", "bold"), f": {state}")
-    if way["lacks"]:
-        return
-    shown = way["candidates"][:_CANDIDATES]
-    paper.table(("", ">", "*"), [
-        (c["offer"], f"{money(c['price_per_hour'])}/h" if c["price_per_hour"] else "", _use(c)) for c in shown
-    ], indent=2)  # fmt: skip
-    if len(way["candidates"]) > len(shown):
-        paper.note(f"and {len(way['candidates']) - len(shown)} more (--json)", "dim")
-
-
-def _use(candidate: Answer) -> Text:
-    if candidate["chosen"]:
-        return Text("chosen", "bold green")
-    return Text(candidate["refused"], "yellow") if candidate["refused"] else Text("may be used", "green")
-
-
-def _remarks(paper: Paper, answer: Answer) -> None:
+def remarks(paper: Paper, answer: Answer) -> None:
+    """What was decided about a job, by whom."""
     if not answer["remarks"]:
         return
     paper.blank()

@@ -15,6 +15,7 @@ from burstd.cli import (
     check,
     config,
     event,
+    explain,
     forward,
     job,
     node,
@@ -68,7 +69,7 @@ app.command()(status.status)
 app.command()(scale.scale)
 app.add_typer(node.app, name="node")
 app.add_typer(job.app, name="job")
-app.command()(job.explain)
+app.command()(explain.explain)
 app.command()(forward.port_forward)
 app.add_typer(route.app, name="route")
 app.add_typer(event.app, name="event")

@@ -53,6 +53,14 @@ def length(span: float) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
+def about(span: float, before: str = "in ") -> str:
+    """``at once``, ``in about 4 min``, ``in about 3 h``: as exact as a forecast is. Without ``before`` a length."""
+    if before and span < 1:
+        return "at once"
+    unit, size = next((u for u in (("d", 86400), ("h", 3600), ("min", 60)) if span >= 2 * u[1]), ("min", 60))
+    return f"{before}about {max(1, round(span / size))} {unit}"
+
+
 def age(iso: str, now: str) -> str:
     """``12 s``: from then until now, counted in the daemon's time."""
     return length(seconds(now) - seconds(iso))

@@ -8,42 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
+from burstd.core.inputs import data_of
 from burstd.core.need import need
-from burstd.core.offers import candidates
 from burstd.core.reasons import meaning
+from burstd.core.ways import Way, ways
+from burstd.model.data import DataView
 from burstd.model.job import Job, JobState
-from burstd.model.offer import Offer, Pool
+from burstd.model.outlook import Outlook
 from burstd.model.plan import Plan
 from burstd.model.policy import Remark
 from burstd.model.snapshot import SlurmView, Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One offer that was looked at, or a provider whose offers could not be read."""
-
-    subject: str
-    """The offer's id, or the provider's name."""
-    offer: Offer | None
-    refused: str
-    """Why it is not used; empty: it may be."""
-    chosen: bool
-    """A want of the plan takes it first for this job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One pool as a way to start the job."""
-
-    pool: str
-    lacks: str
-    """Why it is none; empty: it is one."""
-    slots: int
-    free: int
-    """Slots free when the plan was made."""
-    candidates: tuple[Candidate, ...] = ()
-    """Usable ones first, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +32,9 @@ class Serving:
     state: str
     since: float
     reason: str
+    reserved: Decimal = Decimal(0)
+    """See Claim."""
+    currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +58,10 @@ class Explanation:
     serving: tuple[Serving, ...] = ()
     remedies: tuple[str, ...] = ()
     """What would help; empty: nothing needs to be done."""
+    outlook: Outlook | None = None
+    """What is expected of it; None: nothing is, or it has started."""
+    data: DataView | None = None
+    """How its data stands; None: it has none."""
 
 
 def explain(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
@@ -89,12 +72,13 @@ def explain(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
     if job is None:
         return _nothing(job_id, "Slurm's queue has no such job; sacct knows those that have ended")
     asks, remarks = _asks(job), tuple(r for r in plan.remarks if r.subject == f"job:{job.id}")
-    serving = _serving(snapshot, snapshot.slurm, plan, job, job_id)
+    serving, data = _serving(snapshot, snapshot.slurm, plan, job, job_id), data_of(snapshot.data, job)
     if job.state is not JobState.PENDING:
         where = f" on {', '.join(job.node_list)}" if job.node_list else ""
         verdict, summary = job.state.value.lower(), f"it is {job.state.value.lower()}{where}"
-        return Explanation(job_id, job, asks, verdict, summary, "", remarks, (), serving)
+        return Explanation(job_id, job, asks, verdict, summary, "", remarks, (), serving, data=data)
     last = remarks[-1] if remarks else _unserved(snapshot, job)
+    outlook = snapshot.outlook.get(job.id)
     return Explanation(
         job_id=job_id,
         job=job,
@@ -103,9 +87,11 @@ def explain(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         summary=last.reason,
         slurm=meaning(job.reason).text,
         remarks=remarks,
-        ways=_ways(snapshot, plan, job),
+        ways=ways(snapshot, plan, job, outlook),
         serving=serving,
         remedies=_remedies(job, last),
+        outlook=outlook,
+        data=data,
     )
 
 
@@ -136,38 +122,9 @@ def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id:
     if job.state is not JobState.PENDING:
         given |= set(job.node_list)
     claims = [c for c in snapshot.claims if job.id in c.jobs or c.gang in words or c.slot in given]
-    found = [Serving(c.id, c.slot, c.state.value, c.since, c.reason) for c in claims]
+    found = [Serving(c.id, c.slot, c.state.value, c.since, c.reason, c.reserved, c.offer.currency) for c in claims]
     others = sorted(given - {c.slot for c in claims})
     return (*found, *(Serving("", n, slurm.nodes[n].state.lower(), 0.0, "") for n in others if n in slurm.nodes))
-
-
-def _ways(snapshot: Snapshot, plan: Plan, job: Job) -> tuple[Way, ...]:
-    chosen = {(w.pool, w.offers[0].id) for w in plan.target.wants if w.offers and job.id in w.jobs}
-    ways: list[Way] = []
-    for name, pool in snapshot.pools.items():
-        if set(pool.partitions).isdisjoint(job.partitions):
-            continue
-        judged = candidates(snapshot, pool)
-        ways.append(
-            Way(
-                pool=name,
-                lacks=_lacks(job, pool),
-                slots=len(pool.slots),
-                free=len(snapshot.free_slots(pool)),
-                candidates=tuple(Candidate(j.subject, j.offer, j.refused, (name, j.subject) in chosen) for j in judged),
-            )
-        )
-    return tuple(ways)
-
-
-def _lacks(job: Job, pool: Pool) -> str:
-    wanted = need(job)
-    if wanted.constraint.problem:
-        return wanted.constraint.problem
-    if not wanted.constraint.may_use(pool.shape.features):
-        return f"the features {job.constraint}"
-    nodes = wanted.nodes_of(pool.shape)
-    return nodes if isinstance(nodes, str) else ""
 
 
 def _unserved(snapshot: Snapshot, job: Job) -> Remark:
@@ -181,7 +138,13 @@ def _unserved(snapshot: Snapshot, job: Job) -> Remark:
 
 _BY_POLICY: Mapping[str, tuple[str, ...]] = {
     "backlog": ("wait", "lower min_jobs or min_age_s in [policies.backlog] of burstd.toml"),
+    "broker": ("change the wishes in its comment (scontrol update JobId=JOBID Comment='burst: ...')",),
+    "budget": ("wait until machines under the budget end", "raise the limit in [policies.budget] of burstd.toml"),
+    "data_locality": ("wait until its input is where the machines are",),
     "limits": ("wait until other nodes end", "raise the limit in [policies.limits] of burstd.toml"),
+    "schedule": ("wait for the next window of the schedule", "change the windows in [policies.schedule]"),
+    "throttle": ("wait: it goes on by itself", "raise the rate in [policies.throttle] of burstd.toml"),
+    "wait_aware": ("wait: the site's own nodes are expected to start it soon enough",),
     "pin": ("burstctl scale POOL --clear",),
     "hold": ("burstctl unhold",),
     "chain": ("wait for a free slot",),
@@ -202,7 +165,8 @@ def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
     if last.verdict == "impossible":
         return ("ask for what a pool has", "add a pool whose slots have it, in burstd.toml and slurm.conf")
     if last.by != "placement":
-        return _BY_POLICY.get(last.by, (f"see the policy {last.by} in burstd.toml",))
+        known = _BY_POLICY.get(last.by, (f"see the policy {last.by} in burstd.toml",))
+        return tuple(remedy.replace("JOBID", job.id) for remedy in known)
     if "has not started it" in last.reason:
         return (f"scontrol show job {job.id}, and slurmctld's log: something that only Slurm knows keeps it",)
     if "no offer" in last.reason:

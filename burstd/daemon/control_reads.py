@@ -8,30 +8,26 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from burstd.daemon.control_desk import Daemon, Denied, You, looked
-from burstd.daemon.control_office import Office, Records
+from burstd.daemon.control_office import NoAnswer, Office, Records
 from burstd.daemon.control_rights import Caller, jobs_seen, whole
 from burstd.daemon.views import BillView, EventsView, EventView, NodeDetailView, NodesView, StatusView, when
-from burstd.daemon.views_jobs import (
-    ExplainView,
-    JobDetailView,
-    JobsView,
-    Queue,
-    asks,
-    explanation,
-    past_remarks,
-    remarks,
-)
+from burstd.daemon.views_explain import ExplainView, explanation, gone
+from burstd.daemon.views_jobs import JobDetailView, JobsView, Queue, asks, past_remarks, remarks
 from burstd.daemon.views_nodes import event, node_of, nodes
 from burstd.daemon.views_plan import bill_view
 from burstd.daemon.views_stage import at_a_glance
 from burstd.daemon.views_status import status
+from burstd.model.change import Change
 from burstd.model.claim import Claim
-from burstd.model.job import Job
+from burstd.model.command import WhatIf
+from burstd.model.job import Job, JobState
 from burstd.model.snapshot import Snapshot, Unavailable
 from burstd.store import Event, UnknownClaim, claim_subject
 from burstd.store.money import Group
 
 MOST = 10_000
+WHAT_IF_TIMEOUT_S = 10.0
+"""How long explain waits for the deciding thread to say what would start the job."""
 _CLAIMS_OF_A_NODE = 20
 """How many of the last claims of a node its events are shown of."""
 
@@ -114,12 +110,20 @@ def get_explanation(job_id: str, you: You, office: Daemon) -> ExplainView:
     queue, job, claims = _job(job_id, you, office)
     noted = office.reader.remarks(f"job:{job.id if job is not None else job_id}")
     if job is not None:
-        return explanation(queue, job, job_id, noted, you, office.now())
+        return explanation(queue, job, job_id, noted, you, office.now(), _changes(queue, job, you, office))
     nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
-    return ExplainView(
-        now=when(office.now()), id=job_id, job=None, verdict="gone", summary=f"it has left the queue{nodes}",
-        slurm="", asks="", remedies=[], remarks=past_remarks(noted), ways=[], serving=[],
-    )  # fmt: skip
+    return gone(job_id, f"it has left the queue{nodes}", past_remarks(noted), office.now())
+
+
+def _changes(queue: Queue, job: Job, you: Caller, office: Office) -> Sequence[Change]:
+    """What would start a job that gets no node; nothing where the deciding thread has no time to say."""
+    word = queue.word(job)
+    if job.state is not JobState.PENDING or (word is not None and word.verdict in ("boot", "covered")):
+        return ()
+    try:
+        return office.command(WhatIf(job.id, you.by), WHAT_IF_TIMEOUT_S).changes
+    except NoAnswer:
+        return ()
 
 
 @router.get("/events")

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from burstd.core.explain import Way, explain
-from burstd.daemon.control_rights import Caller, whole
-from burstd.daemon.views import Money, NodeView, View, when, when_set
-from burstd.daemon.views_money import money
+from burstd.daemon.control_rights import whole
+from burstd.daemon.views import NodeView, View, when, when_set
 from burstd.daemon.views_status import last_words, shape_text
 from burstd.model.claim import Claim
 from burstd.model.job import Job, JobState
@@ -65,57 +63,6 @@ class JobDetailView(View):
     remarks: list[RemarkView]
     nodes: list[NodeView]
     """Claims made for it, past ones included, newest first."""
-
-
-class CandidateView(View):
-    """One offer that was looked at, or a provider that could not be read.
-
-    ``refused`` says why it is not used, empty: it may be. ``chosen``: the plan takes it first for this job.
-    """
-
-    offer: str
-    price_per_hour: Money | None
-    refused: str
-    chosen: bool
-
-
-class WayView(View):
-    """One pool as a way to start the job; ``lacks`` says why it is none, empty: it is one."""
-
-    pool: str
-    lacks: str
-    slots: int
-    free: int
-    candidates: list[CandidateView]
-
-
-class ServingView(View):
-    """A claim made for the job, or (``claim`` empty) a node of the site on which the plan gave it room."""
-
-    slot: str
-    claim: str
-    state: str
-    since: datetime | None
-    reason: str
-
-
-class ExplainView(View):
-    """``burstctl explain``. ``verdict`` is ``gone`` for a job that has left the queue."""
-
-    now: datetime
-    id: str
-    job: JobView | None
-    verdict: str
-    summary: str
-    """Why it does or does not start, in a sentence."""
-    slurm: str
-    """What Slurm says, in words."""
-    asks: str
-    remedies: list[str]
-    """What would help; empty: nothing needs to be done."""
-    remarks: list[RemarkView]
-    ways: list[WayView]
-    serving: list[ServingView]
 
 
 class Queue:
@@ -212,54 +159,6 @@ def past_remarks(noted: Iterable[Noted]) -> list[RemarkView]:
     return [
         RemarkView(by=n.remark.by, verdict=n.remark.verdict, reason=n.remark.reason, since=when(n.since)) for n in noted
     ]
-
-
-def explanation(queue: Queue, job: Job, asked: str, noted: Iterable[Noted], caller: Caller, now: float) -> ExplainView:
-    """Why a job does or does not start. ``asked`` is the id that was asked for: the job's, or that of one task."""
-    found = explain(queue.snapshot, queue.plan, asked)
-    if found.job != job:
-        found = explain(queue.snapshot, queue.plan, job.id)
-    users = {claim.id: claim.users for claim in queue.snapshot.claims}
-    return ExplainView(
-        now=when(now),
-        id=asked,
-        job=queue.view(job),
-        verdict=found.verdict,
-        summary=found.summary,
-        slurm=found.slurm,
-        asks=found.asks,
-        remedies=list(found.remedies),
-        remarks=remarks(found.remarks, noted),
-        ways=[_way(way) for way in found.ways],
-        serving=[
-            ServingView(
-                slot=s.slot,
-                claim=s.claim_id,
-                state=s.state,
-                since=when_set(s.since),
-                reason=s.reason if caller.alone(users.get(s.claim_id, ())) else "",
-            )
-            for s in found.serving
-        ],
-    )
-
-
-def _way(way: Way) -> WayView:
-    return WayView(
-        pool=way.pool,
-        lacks=way.lacks,
-        slots=way.slots,
-        free=way.free,
-        candidates=[
-            CandidateView(
-                offer=c.subject,
-                price_per_hour=money(c.offer.price, c.offer.currency) if c.offer else None,
-                refused=c.refused,
-                chosen=c.chosen,
-            )
-            for c in way.candidates
-        ],
-    )
 
 
 def _keys(job: Job) -> Iterable[str]:
