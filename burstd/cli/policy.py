@@ -86,7 +86,7 @@ def _asked(burstd: Session, path: str) -> Answer:
 
 
 def _list(paper: Paper, answer: Answer) -> None:
-    paper.table((">", "POLICY", "", "TOOK>", "FROM*", "SETTINGS*"), [
+    paper.table((">", "POLICY", "STATE", "TOOK>", "FROM*", "SETTINGS*"), [
         (
             str(p["place"] or "-"), Text(p["name"], "" if p["place"] else "dim"), _state(p), _took(p["took_s"]),
             p["origin"], _settings(p["settings"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -116,8 +116,22 @@ def policy_test_view(snapshot: Snapshot, force: Plan, disk: Plan, now: float) ->
         failing=[f"policy {f.name}: {f.error}" for f in force.target.failed],
         wants=len(disk.target.wants),
         releases=len(disk.target.releases),
-        changes=[*_wants(force, disk), *_releases(force, disk, slots)],
+        changes=[*_merged(_wants(force, disk)), *_releases(force, disk, slots)],
     )
+
+
+def _merged(changes: Iterable[ChangeView]) -> Iterator[ChangeView]:
+    """What is alike but for its nodes is one, as the tasks of an array are."""
+    alike: dict[object, list[ChangeView]] = {}
+    for one in changes:
+        key = one.change, one.pool, tuple(one.jobs), one.offer, one.offer_before, one.by, one.reason
+        alike.setdefault(key, []).append(one)
+    for some in alike.values():
+        yield some[0].model_copy(update={
+            "nodes": sum(one.nodes for one in some),
+            "nodes_before": sum(one.nodes_before for one in some),
+            "slots": [slot for one in some for slot in one.slots],
+        })  # fmt: skip
 
 
 def _wants(force: Plan, disk: Plan) -> Iterator[ChangeView]:

@@ -38,7 +38,8 @@ from .world import CLAIMS, CLUSTER, MINE, NOW, SNAPSHOT, FixedClock, claim
 
 PLAN = decide(SNAPSHOT, (), Tuning())
 _TARGET = PLAN.target
-CAUTIOUS = Plan((), Target((), (), dropped(_TARGET.wants[0], "nights", "it is night")), ())
+_NIGHT = dropped(_TARGET.wants[0], "nights", "it is night")
+CAUTIOUS = Plan((), Target((), (), _NIGHT), _NIGHT)
 """What other policies would have: nothing of what the first one wants."""
 GONE = claim("gpu7", S.GONE, 5000, jobs=("90",), users=(MINE,), billed_until=NOW - 5000)
 LIFE = (S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING, S.READY, S.OPEN, S.CLOSING, S.TERMINATING, S.GONE)
