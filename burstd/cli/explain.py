@@ -59,7 +59,7 @@ def explain(ctx: typer.Context, job_id: JobId, json: Json = False, socket: Socke
 
 def _outlook(answer: Answer) -> str:
     outlook = answer["outlook"]
-    if outlook is None:
+    if outlook is None or answer["verdict"] == "impossible":
         return ""
     basis = _BASIS.get(outlook["premises_basis"], "")
     if outlook["premises_at"] is None:
@@ -67,13 +67,14 @@ def _outlook(answer: Answer) -> str:
     else:
         left = seconds(outlook["premises_at"]) - seconds(answer["now"])
         premises = f"{about(left)}{f' ({basis})' if basis else ''}"
-    return f"It would start on premises: {premises}; in the cloud: {about(outlook['cloud_s'])}."
+    cloud = about(outlook["cloud_s"]) if answer["cost"] or answer["serving"] else "no machine can be had for it now"
+    return f"It would start on premises: {premises}; in the cloud: {cloud}."
 
 
 def _cost(answer: Answer) -> str:
     outlook, cost = answer["outlook"], answer["cost"]
     runs = ""
-    if outlook is not None and outlook["run_s"]:
+    if outlook is not None and outlook["run_s"] and answer["verdict"] != "impossible":
         runs = f"It is expected to run {about(outlook['run_s'], '')} ({outlook['run_basis']})"
     if cost is None or not (cost["expected"] or cost["worst"]):
         return f"{runs}." if runs else ""

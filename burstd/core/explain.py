@@ -12,6 +12,7 @@ from decimal import Decimal
 
 from burstd.core.inputs import data_of
 from burstd.core.need import need
+from burstd.core.outlook import outlooks
 from burstd.core.reasons import meaning
 from burstd.core.ways import Way, ways
 from burstd.model.data import DataView
@@ -78,7 +79,7 @@ def explain(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         verdict, summary = job.state.value.lower(), f"it is {job.state.value.lower()}{where}"
         return Explanation(job_id, job, asks, verdict, summary, "", remarks, (), serving, data=data)
     last = remarks[-1] if remarks else _unserved(snapshot, job)
-    outlook = snapshot.outlook.get(job.id)
+    outlook = snapshot.outlook.get(job.id) or outlooks(snapshot).get(job.id)
     return Explanation(
         job_id=job_id,
         job=job,
