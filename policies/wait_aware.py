@@ -1,0 +1,261 @@
+"""When to burst: where the wait that a job is spared is worth more than its time in the cloud.
+
+Use it where the cloud is dear and users want to wait little on the whole, not each of them never: of the jobs that
+cannot start now it bursts the short and small ones, which cost little, and leaves on premises what would start there
+soon, and what is so long or large that its wait is cheaper than its machines. The mean wait stays within a few minutes
+of bursting everything; a few jobs wait much longer, so look at the 95th percentile and the longest wait as well
+(``burstctl simulate``), and set ``patience_s``.
+
+``value`` says how many GPU-hours in the cloud (hours of a machine, for those without GPUs) an hour of a job's waiting
+is worth. A job bursts where
+
+    value x (predicted wait on premises - boot - upload still to go)  >=  predicted GPU-hours in the cloud,
+
+boot and the time for which the machine stands idle afterwards included. With ``price`` it is money on both sides: an
+hour of waiting is worth so much, and the machine costs what its best offer costs. Where jobs share a machine, each is
+weighed with its own part of it, and then all that are left with the whole machine. Jobs of many nodes are weighed as a
+whole; of an array so many tasks burst as would start too late, counted from its end.
+
+The wait is predicted from the queue and from how long like jobs ran (see ``burstctl explain``). A job that no node of
+the site can run bursts. One of which nothing is known is taken to run for an hour. One whose wait nothing explains is
+taken to wait as long again as it has waited so far, so that it bursts after a while; and whatever is predicted, a job
+that has waited for ``patience_s`` bursts unless it is about to start.
+
+    [policies.wait_aware]
+    value = 2
+    patience_s = 43200
+    [policies.wait_aware.projects.urgent]
+    value = 20
+    [policies.wait_aware.partitions.batch]
+    price = "0.80"
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from math import floor, isinf, log10
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from burstd.model.claim import Cause
+from burstd.model.history import gpus_of
+from burstd.model.job import Job
+from burstd.model.outlook import Outlook, Outlooks
+from burstd.model.policy import PolicyPlugin, Target, Want, units, without_jobs
+from burstd.model.snapshot import SlurmView, Snapshot
+
+HOUR_S = 3600.0
+
+
+class Worth(BaseModel):
+    """What waiting is worth to a project or in a partition; what is left out is as for all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float | None = Field(default=None, ge=0)
+    price: Decimal | None = Field(default=None, ge=0)
+    patience_s: float | None = Field(default=None, ge=0)
+
+
+class Settings(BaseModel):
+    """``[policies.wait_aware]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float = Field(default=2.0, ge=0)
+    """GPU-hours (or hours of a machine without GPUs) that one hour of waiting of one job is worth."""
+    price: Decimal | None = Field(default=None, ge=0)
+    """What it is worth in money, in the currency of the offers; then ``value`` does not count."""
+    patience_s: float = Field(default=43200.0, ge=0)
+    """Seconds after which a job waits no longer, whatever it costs."""
+    idle_s: float = Field(default=300.0, ge=0)
+    """Seconds for which a machine stands idle in all for each job, beside its boot; see keep_alive_s of ``idle``."""
+    projects: dict[str, Worth] = {}
+    partitions: dict[str, Worth] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    an_hour: float
+    """Of waiting: GPU-hours, machine-hours, or money."""
+    money: bool
+    patience_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a job takes of the machines that are wanted for it."""
+
+    job: Job
+    worth: _Worth
+    machines: float
+    """Share of a machine of its own; machines of a job of many nodes."""
+    gpus: int
+    """Of one machine."""
+    price: float
+    """Of one machine for an hour."""
+    currency: str
+
+    def cost(self, seconds: float, machines: float | None = None) -> float:
+        """Of its part, or of so many machines, for so long: in the unit of its worth."""
+        hours = (self.machines if machines is None else machines) * seconds / HOUR_S
+        return hours * (self.price if self.worth.money else self.gpus or 1)
+
+    def text(self, cost: float) -> str:
+        """For a person."""
+        unit = self.currency if self.worth.money else "GPU-hours" if self.gpus else "machine-hours"
+        return f"{_round(cost)} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitAware:
+    """The policy."""
+
+    settings: Settings
+    name: str = "wait_aware"
+
+    def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
+        """Takes away wants for jobs whose waiting is worth less than their machines."""
+        if not isinstance(snapshot.slurm, SlurmView) or not isinstance(snapshot.outlook, Outlooks):
+            return target
+        parts = self._parts(snapshot.slurm, target)
+        if not parts:
+            return target
+        weighed = _Weighed(self.settings.idle_s, snapshot.now, parts)
+        weighed.outlook = snapshot.outlook.assuming(weighed.leaves)
+        return without_jobs(target, self.name, snapshot, weighed.refusal)
+
+    def _parts(self, slurm: SlurmView, target: Target) -> dict[str, _Part]:
+        asked = {job for want in target.wants if want.cause is Cause.DEMAND for job in want.jobs}
+        rows = {job.id: job for job in slurm.jobs if job.id in asked} if asked else {}
+        parts: dict[str, _Part] = {}
+        for unit in units(target.wants):
+            for want in unit:
+                for job in (rows[id_] for id_ in want.jobs if id_ in rows and want.offers):
+                    parts.setdefault(job.id, self._part(job, want, unit))
+        return parts
+
+    def _part(self, job: Job, want: Want, unit: Sequence[Want]) -> _Part:
+        offer, gpus = want.offers[0], want.offers[0].shape.gpus()
+        if want.gang:
+            machines = float(sum(other.nodes for other in unit))
+        else:
+            machines = min(1.0, gpus_of(job) / gpus if gpus else job.cpus / max(1, offer.shape.cpus))
+            machines = 1.0 if job.exclusive or not machines else machines
+        return _Part(job, self._worth(job), machines, gpus, float(offer.price), offer.currency)
+
+    def _worth(self, job: Job) -> _Worth:
+        """Of a project before a partition before all."""
+        said = [self.settings.projects.get(job.account), *map(self.settings.partitions.get, job.partitions)]
+        own = [worth for worth in said if worth is not None]
+        patience_s = next((w.patience_s for w in own if w.patience_s is not None), self.settings.patience_s)
+        for worth in own:
+            if worth.price is not None:
+                return _Worth(float(worth.price), True, patience_s)
+            if worth.value is not None:
+                return _Worth(worth.value, False, patience_s)
+        price = self.settings.price
+        return _Worth(self.settings.value if price is None else float(price), price is not None, patience_s)
+
+
+class _Weighed:
+    """What was weighed in one evaluation."""
+
+    def __init__(self, idle_s: float, now: float, parts: Mapping[str, _Part]) -> None:
+        self.outlook: Mapping[str, Outlook] = {}
+        self._idle_s = idle_s
+        self._now = now
+        self._parts = parts
+        self._leaving: Counter[str] = Counter()
+        """How many tasks of each job leave for the cloud."""
+        self._alone: dict[int, str] = {}
+        """By want, why the jobs that are left for its machine do not pay for it."""
+
+    def leaves(self, job_id: str, outlook: Outlook) -> bool:
+        """Whether this job, or this task of an array, had better burst."""
+        part = self._parts.get(job_id)
+        if part is None or self._keeps(part, outlook):
+            return False
+        self._leaving[job_id] += 1
+        return True
+
+    def refusal(self, want: Want, job: Job) -> str:
+        """Why the job is left on premises, or this machine is not started for it; empty: it is."""
+        part, outlook = self._parts.get(job.id), self.outlook.get(job.id)
+        if want.cause is not Cause.DEMAND or part is None or outlook is None:
+            return ""
+        if self._leaving[job.id] <= 0:
+            return self._keeps(part, outlook) or self._reason(part, outlook)
+        if job.tasks > 1:
+            # The machines that the placement wants for an array take its tasks one after the other.
+            self._leaving[job.id] -= 1 if want.gang else max(1, int(1 / part.machines))
+        return "" if want.gang else self._whole(want)
+
+    def _whole(self, want: Want) -> str:
+        """Why the jobs that leave do not pay for a machine that they fill in part; empty: they do."""
+        known = self._alone.get(id(want))
+        if known is None:
+            known = self._alone[id(want)] = self._judge(want)
+        return known
+
+    def _judge(self, want: Want) -> str:
+        both = [(p, o) for j in want.jobs if (p := self._parts.get(j)) and (o := self.outlook.get(j))]
+        left = [(part, outlook) for part, outlook in both if part.job.tasks > 1 or self._leaving[part.job.id] > 0]
+        if not left or any(part.job.tasks > 1 or not self._patient(part) for part, _ in left):
+            return ""
+        first = left[0][0]
+        cost = first.cost(max(o.run_s + o.boot_s for _, o in left) + self._idle_s, 1.0)
+        gain = sum(part.worth.an_hour * self._saved(outlook) / HOUR_S for part, outlook in left)
+        if gain >= cost:
+            return ""
+        return (
+            f"a machine for it would cost {first.text(cost)} and be used in part only;"
+            " it is started when more jobs are to share it"
+        )
+
+    def _keeps(self, part: _Part, outlook: Outlook) -> str:
+        """Why the job had better wait on premises; empty: it had not."""
+        saved = self._saved(outlook)
+        if saved > 0 and not self._patient(part):
+            return ""
+        cost = part.cost(outlook.run_s + outlook.boot_s + self._idle_s)
+        return "" if saved > 0 and part.worth.an_hour * saved / HOUR_S >= cost else self._reason(part, outlook)
+
+    def _reason(self, part: _Part, outlook: Outlook) -> str:
+        cost = part.cost(outlook.run_s + outlook.boot_s + self._idle_s)
+        wait = outlook.local_start - self._now
+        start = "at any moment" if wait < 30 else f"in about {_about(wait)}"
+        return (
+            f"it is expected to start on premises {start}; a machine would be open to it in about"
+            f" {_about(outlook.ready_s)} and cost about {part.text(cost)}"
+        )
+
+    def _patient(self, part: _Part) -> bool:
+        return self._now - max(part.job.submitted, part.job.eligible) < part.worth.patience_s
+
+    def _saved(self, outlook: Outlook) -> float:
+        """Seconds that it would start sooner in the cloud."""
+        return outlook.local_start - self._now - outlook.ready_s
+
+
+def _round(number: float) -> str:
+    """To two digits, so that the sentence does not change with every look."""
+    if number <= 0 or isinf(number):
+        return "0" if number <= 0 else "unknown"
+    rounded = round(number, 1 - floor(log10(number)))
+    return f"{rounded:.1f}" if rounded < 10 else f"{rounded:.0f}"
+
+
+def _about(seconds: float) -> str:
+    """In steps that grow with it."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * length:
+            number = seconds / length
+            return f"{5 * round(number / 5) if number >= 10 and unit == 'min' else round(number)} {unit}"
+    return f"{max(10, 10 * round(seconds / 10))} s"
+
+
+plugin = PolicyPlugin("wait_aware", Settings, WaitAware)
