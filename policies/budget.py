@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.model.claim import ClaimState
 from burstd.model.job import Job
-from burstd.model.money import BudgetLine, Reserve, worst_case
+from burstd.model.money import Reserve, worst_case
 from burstd.model.offer import Offer
 from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want, narrowed, units
 from burstd.model.snapshot import SlurmView, Snapshot
@@ -108,7 +108,8 @@ class Budget:
         """Takes away what does not fit into what is left, from the last want on; the rest bears what is reserved."""
         if not isinstance(snapshot.slurm, SlurmView):
             return target
-        purse = self._purse(snapshot)
+        settings = self.settings
+        purse = Purse(settings.limits(), snapshot, settings.overhead_s, settings.unlimited_s or 0.0)
         asked = {job for want in target.wants for job in want.jobs}
         jobs = {job.id: job for job in snapshot.slurm.jobs if job.id in asked} if asked else {}
         wants: list[Want] = []
@@ -119,22 +120,13 @@ class Budget:
             remarks += said
         releases = self._releases(snapshot, snapshot.slurm, target, purse)
         remarks += [Remark(self.name, f"claim:{r.claim_id}", "release", r.reason) for r in releases]
-        before = {id(want) for want in target.wants}
-        if not remarks and all(id(want) in before for want in wants):
-            return target
         return replace(
             target,
             wants=tuple(wants),
             releases=(*target.releases, *releases),
             remarks=(*target.remarks, *remarks),
+            budgets=purse.lines(),
         )
-
-    def budgets(self, snapshot: Snapshot) -> tuple[BudgetLine, ...]:
-        """How the budgets stand: those that are named, and of ``"*"`` those who have spent or promised something."""
-        return self._purse(snapshot).lines()
-
-    def _purse(self, snapshot: Snapshot) -> Purse:
-        return Purse(self.settings.limits(), snapshot, self.settings.overhead_s, self.settings.unlimited_s or 0.0)
 
     def _unit(
         self, unit: tuple[Want, ...], jobs: Mapping[str, Job], purse: Purse

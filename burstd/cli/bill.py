@@ -16,6 +16,7 @@ class By(StrEnum):
     """What the bill is split by."""
 
     USER = "user"
+    ACCOUNT = "account"
     JOB = "job"
     POOL = "pool"
     PROVIDER = "provider"
@@ -30,7 +31,7 @@ def bill(
     json: Json = False,
     socket: Socket = None,
 ) -> None:
-    """What machines cost, dearest first; running ones count up to now."""
+    """What machines cost, dearest first; running ones count up to now. Then what is left of the budgets."""
     burstd = session(ctx, json, socket)
     params: dict[str, str | int | float] = {"group": by.value}
     for name, text in (("since", since), ("until", until)):
@@ -47,6 +48,16 @@ def bill(
             (line["key"] or "(nobody's)", money(line["cost"]), length(line["machine_s"]), str(line["claims"]))
             for line in answer["lines"]
         ])  # fmt: skip
+    if answer["budgets"]:
+        paper.blank()
+        paper.table(("BUDGET", "PERIOD", "LIMIT>", "SPENT>", "PROMISED>", "LEFT>", "*"), [
+            (f"{b['kind']} {b['name']}".strip() or "whole site", b["period"], *map(money, (b[a] for a in _AMOUNTS)),
+             b["fault"])
+            for b in answer["budgets"]
+        ])  # fmt: skip
+
+
+_AMOUNTS = ("limit", "spent", "committed", "left")
 
 
 def _time(burstd: Session, name: str, text: str) -> float:

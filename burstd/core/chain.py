@@ -19,7 +19,7 @@ from burstd.core.placement import place
 from burstd.core.tidy import asked_by_slurm
 from burstd.model.claim import Cause, ClaimState
 from burstd.model.errors import PolicyBroken
-from burstd.model.money import Reserve
+from burstd.model.money import BudgetLine, Reserve
 from burstd.model.offer import Offer
 from burstd.model.outlook import Outlooks
 from burstd.model.policy import LeftOut, Policy, PolicyFailed, Refused, Remark, Target, Want, dropped
@@ -148,6 +148,8 @@ def _fault(after: object, before: Target, snapshot: Snapshot, promised: _Promise
     strange = next((r for r in after.remarks if not isinstance(r, Remark)), None)
     if strange is not None:
         return f"it remarks {type(strange).__name__}, not a Remark"
+    if any(not isinstance(line, BudgetLine) for line in after.budgets):
+        return "it shows budgets that are none"
     if after.placed != before.placed or after.failed:
         return "it changed what is not a policy's to change (placed, failed)"
     for pool, offers in after.offers.items():

@@ -21,8 +21,9 @@ from burstd.model.change import Change
 from burstd.model.claim import Claim
 from burstd.model.command import WhatIf
 from burstd.model.job import Job, JobState
-from burstd.model.snapshot import Snapshot, Unavailable
-from burstd.store import Event, UnknownClaim, claim_subject
+from burstd.model.money import BudgetLine
+from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
+from burstd.store import USER, Event, UnknownClaim, claim_subject
 from burstd.store.money import Group
 
 MOST = 10_000
@@ -162,7 +163,9 @@ def get_events(
     read = max((e.seq for e in found), default=0)
     # Where there is more to come the next question begins after what was given, else after all there is.
     last = read if not newest and len(found) >= limit else max(last, read)
-    shown = sorted((e for e in found if e.time >= since), key=lambda e: e.seq)
+    # An id comes again after years: what was said of another's job stays with him.
+    mine = (e for e in found if e.time >= since and you.owns(e.data.get(USER, you.user)))
+    shown = sorted(mine, key=lambda e: e.seq)
     slots = _slots(shown, office)
     views = [event(e, slots.get(e.subject, "")) for e in shown]
     return EventsView(
@@ -176,9 +179,10 @@ def get_events(
 def get_bill(
     you: You, office: Daemon, since: float | None = None, until: float | None = None, group: Group = "user"
 ) -> BillView:
-    """What machines cost, by user, job, pool, provider or claim; default: since the first of the month (UTC).
+    """What machines cost, by user, account, job, pool, provider or claim; default: since the first of the month (UTC).
 
-    ``since`` and ``until`` in seconds since 1970. Who is no administrator sees his own share.
+    ``since`` and ``until`` in seconds since 1970. Who is no administrator sees his own share, his own budget and those
+    of the accounts of his jobs.
     """
     now = office.now()
     today = when(now)
@@ -187,7 +191,22 @@ def get_bill(
     if begin >= end:
         raise Denied(422, f"The bill would end ({when(end):%F %T}) before it begins ({when(begin):%F %T}).")
     keys = None if you.admin else _payer_keys(you, office, group)
-    return bill_view(office.reader.bill(group, begin, end), group, begin, end, now, keys)
+    lines = office.reader.bill(group, begin, end)
+    return bill_view(lines, group, begin, end, now, keys, _budgets_seen(you, office))
+
+
+def _budgets_seen(you: Caller, office: Office) -> list[BudgetLine]:
+    latest = office.latest()
+    if latest is None:
+        return []
+    snapshot, plan = latest
+    if you.admin or not plan.target.budgets:
+        return list(plan.target.budgets)
+    queue = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
+    accounts = {job.account for job in queue if job.user == you.user}
+    accounts |= {a for c in office.reader.find(user=you.user, limit=MOST) if you.alone(c.users) for a in c.accounts}
+    mine = {("user", you.user), *(("project", account) for account in accounts)}
+    return [line for line in plan.target.budgets if (line.kind, line.name) in mine]
 
 
 def _payer_keys(you: Caller, office: Office, group: Group) -> set[str]:
@@ -209,13 +228,18 @@ def _job(job_id: str, you: Caller, office: Office) -> tuple[Queue, Job | None, S
     queue = Queue(*looked(office))
     job = queue.find(job_id)
     claims = office.reader.find(job=job_id)
-    if job is None and not claims and not office.reader.remarks(f"job:{job_id}"):
+    if job is None and not claims and not office.reader.events(job=job_id, limit=1):
         _readable(queue.snapshot)
         raise Denied(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
-    mine = you.owns(job.user) if job is not None else you.admin or any(you.alone(c.users) for c in claims)
+    mine = you.owns(job.user) if job is not None else _was_mine(job_id, you, office, claims)
     if not mine:
         raise Denied(403, f"You are {you.user}, and job {whole(job_id)} is not known to be yours.")
     return queue, job, claims
+
+
+def _was_mine(job_id: str, you: Caller, office: Office, claims: Sequence[Claim]) -> bool:
+    """Whether a job that has left the queue was the caller's, as far as the record knows."""
+    return you.admin or any(you.alone(c.users) for c in claims) or office.reader.owner(job_id) == you.user
 
 
 def _readable(snapshot: Snapshot) -> None:

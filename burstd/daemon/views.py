@@ -231,6 +231,8 @@ class NodeView(View):
     opened: datetime | None = None
     price_per_hour: Money | None = None
     cost: Money | None = None
+    reserved: Money | None = None
+    """The most that it may cost, where a budget pays for it."""
     jobs: list[str] = []
     """Jobs that it was made for, those that the caller may see."""
     gang: str = ""
@@ -314,12 +316,30 @@ class PlanView(View):
 
 
 class BillLineView(View):
-    """What one user (job, pool, provider, claim) owes. An empty ``key``: machines made for nobody in particular."""
+    """What one user (account, job, pool, provider, claim) owes; an empty ``key``: machines made for nobody."""
 
     key: str
     cost: Money
     machine_s: float
     claims: int
+
+
+class BudgetView(View):
+    """How a budget stood in the last loop."""
+
+    kind: str
+    """``project`` or ``user``; empty: of the whole site."""
+    name: str
+    period: str
+    """``month`` or ``year`` (UTC), or ``total``."""
+    limit: Money
+    spent: Money
+    """On machines that are gone."""
+    committed: Money
+    """The most that machines which are there, or on their way, may cost."""
+    left: Money
+    fault: str
+    """Why it cannot be reckoned, and nothing is started on it; empty: it can."""
 
 
 class BillView(View):
@@ -331,6 +351,8 @@ class BillView(View):
     group: str
     lines: list[BillLineView]
     total: list[Money]
+    budgets: list[BudgetView] = []
+    """Those that the caller may see, whatever the bill's time and group."""
 
 
 class DoneView(View):

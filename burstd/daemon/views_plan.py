@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from burstd.daemon.views import BillLineView, BillView, PlanView, StepView, WantView, when
+from burstd.daemon.views import BillLineView, BillView, BudgetView, PlanView, StepView, WantView, when
 from burstd.daemon.views_money import money, total
 from burstd.model.claim import Claim
+from burstd.model.money import BudgetLine
 from burstd.model.plan import (
     Action,
     Bind,
@@ -172,7 +173,13 @@ def _gate(action: SetGate, opens: Sequence[str], closes: Sequence[str]) -> tuple
 
 
 def bill_view(
-    lines: Sequence[BillLine], group: str, since: float, until: float, now: float, keys: Collection[str] | None = None
+    lines: Sequence[BillLine],
+    group: str,
+    since: float,
+    until: float,
+    now: float,
+    keys: Collection[str] | None = None,
+    budgets: Iterable[BudgetLine] = (),
 ) -> BillView:
     """The bill; with ``keys`` only theirs."""
     mine = [line for line in lines if keys is None or line.key in keys]
@@ -191,4 +198,17 @@ def bill_view(
             for line in mine
         ],
         total=total((line.cost, line.currency) for line in mine),
+        budgets=[
+            BudgetView(
+                kind=b.kind,
+                name=b.name,
+                period=b.period,
+                limit=money(b.limit, b.currency),
+                spent=money(b.spent, b.currency),
+                committed=money(b.committed, b.currency),
+                left=money(b.left, b.currency),
+                fault=b.fault,
+            )
+            for b in budgets
+        ],
     )

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from burstd.model.claim import Cause
 from burstd.model.job import Job
-from burstd.model.money import Reserve
+from burstd.model.money import BudgetLine, Reserve
 from burstd.model.offer import Offer
 from burstd.model.snapshot import SlurmView, Snapshot
 
@@ -220,6 +220,9 @@ class Target:
     """When the next job begins to count that does not count yet, in burstd's time. Not a policy's to change."""
     refused: tuple[Refused, ...] = ()
     """Wants that policies took away. Not a policy's to change."""
+
+    budgets: tuple[BudgetLine, ...] = ()
+    """How budgets stand, where a policy keeps any: what ``burstctl bill`` shows of them."""
 
     def with_remark(self, by: str, subject: str, verdict: str, reason: str) -> Target:
         """The same with one remark more."""

@@ -174,8 +174,7 @@ def running(**fields: Any) -> Job:
     ],
 )
 def test_what_live_machines_hold(one: Claim, other: Job, left: str | None) -> None:
-    policy = plugin.make(plugin.settings(overhead_s=1800, projects={"atlas": {"limit": 10}}))
-    [line] = policy.budgets(world(other, claims=(one,)))  # type: ignore[attr-defined]
+    [line] = asked(project("10"), other, claims=(one,)).budgets
     if left is None:
         began = datetime.strptime(MONTH, "%Y-%m").replace(tzinfo=UTC).timestamp()
         assert line.committed == pytest.approx(Decimal((NOW - began + 3300 + 120) / 3600))
