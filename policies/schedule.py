@@ -326,7 +326,7 @@ def _zone(name: str) -> tzinfo:
         return UTC
     try:
         return ZoneInfo(name)
-    except (OSError, ValueError) as error:
+    except (KeyError, OSError, ValueError) as error:
         raise ValueError(
             "must be a time zone that this machine knows, such as Europe/Berlin (Debian: package tzdata)"
         ) from error

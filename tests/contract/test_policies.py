@@ -10,8 +10,13 @@ from itertools import count
 import pytest
 
 import policies.backlog
+import policies.broker
+import policies.data_locality
 import policies.idle
 import policies.limits
+import policies.schedule
+import policies.spot
+import policies.throttle
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.node import Node
 from burstd.model.offer import Offer, Pool
@@ -19,6 +24,9 @@ from burstd.model.policy import Release, Target, Want
 from burstd.model.shape import Shape
 from burstd.model.snapshot import SlurmView, Snapshot
 from burstd.testing.policy_contract import PolicyContract, check
+
+ALWAYS = {"cron": "* * * * *", "length": "1h"}
+DAY = "2001-01-02"
 
 
 class TestBacklog(PolicyContract):
@@ -28,7 +36,12 @@ class TestBacklog(PolicyContract):
 
 class TestIdle(PolicyContract):
     plugin = policies.idle.plugin
-    tried = ({}, {"keep_alive_s": 0}, {"min_nodes": 2, "pools": {"gpu": {"spare_nodes": 2, "keep_alive_s": 1000}}})
+    tried = (
+        {},
+        {"keep_alive_s": 0},
+        {"min_nodes": 2, "pools": {"gpu": {"spare_nodes": 2, "keep_alive_s": 1000}}},
+        {"keep_cost": "0.1", "boots": 2, "billing_s": {"sky": 3600, "*": 60}},
+    )
 
 
 class TestLimits(PolicyContract):
@@ -38,6 +51,39 @@ class TestLimits(PolicyContract):
         {"nodes": 3, "launches_per_minute": 2, "providers": {"sky": {"nodes": 1}}, "users": {"*": {"nodes": 1}}},
         {"pools": {"gpu": {"nodes": 0}, "*": {"launches_per_minute": 1}}},
     )
+
+
+class TestSchedule(PolicyContract):
+    plugin = policies.schedule.plugin
+    tried = (
+        {},
+        {"windows": {"all": {**ALWAYS, "max_nodes": 2, "min_nodes": 1, "users": ["!eve"], "providers": ["sky"]}}},
+        {"windows": {"gpu": {**ALWAYS, "burst": False, "pools": ["gpu"]}, "old": {"begin": "2001-01-01", "end": DAY}}},
+    )
+
+
+class TestSpot(PolicyContract):
+    plugin = policies.spot.plugin
+    tried = ({}, {"max_nodes": 3, "min_saving_percent": 0, "max_share_percent": 50, "without_requeue": True})
+
+
+class TestThrottle(PolicyContract):
+    plugin = policies.throttle.plugin
+    tried = (
+        {},
+        {"start_nodes": 1, "growth_percent": 0, "release_per_minute": 1},
+        {"pool_failures": 1, "offer_failures": 1, "flaps": 1, "half_open": False},
+    )
+
+
+class TestDataLocality(PolicyContract):
+    plugin = policies.data_locality.plugin
+    tried = ({}, {"near": {"s3": ["sky/*"]}, "far": "never", "max_gib": 1}, {"near": {"s3": ["sky/*"]}})
+
+
+class TestBroker(PolicyContract):
+    plugin = policies.broker.plugin
+    tried = ({}, {"offers": {"sky/*": {"tags": ["eu"], "gpu_memory": "40G"}}})
 
 
 SHAPE = Shape(4, 8000)

@@ -38,8 +38,8 @@ def row(**fields: str) -> str:
         "OverSubscribe": "OK", "Exclusive": "", "ExcNodes": "", "TimeLimit": "UNLIMITED", "SubmitTime": "1700000000",
         "EligibleTime": "1700000001", "StartTime": "N/A", "EndTime": "N/A", "ReqNodes": "", "NodeList": "",
         "RestartCnt": "0", "Requeue": "1", "UserName": "ada", "Account": "(null)", "QOS": "(null)",
-        "Reason": "Priority", "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)", "Dependency": "(null)",
-        "Comment": "(null)", "Name": "wrap",
+        "Reason": "Priority", "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)",
+        "Dependency": "(null)", "Comment": "(null)", "Name": "wrap",
     }  # fmt: skip
     names = [part.partition(":")[0] for part in jobs.command(WORD)[-1].removeprefix("--Format=").split(",")]
     # squeue is asked with underscored names here only.
