@@ -86,9 +86,9 @@ class DataLocality:
         gib, most = view.left / GIB, self.settings.max_gib
         if most is not None and gib > most:
             return f"{gib:.1f} GiB of its input are still to be sent: more than {most:g} GiB do not burst"
-        outlook = snapshot.outlook.get(job.id)
         ready = self._ready(snapshot.now, view)
-        if not self.settings.worth_it or outlook is None or ready is None:
+        outlook = snapshot.outlook.get(job.id) if self.settings.worth_it and ready is not None else None
+        if outlook is None or ready is None or "none" in (outlook.run_basis, outlook.local_basis):
             return ""
         here = outlook.local_start + outlook.run_s
         if ready < here:

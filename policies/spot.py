@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -127,11 +127,9 @@ class Spot:
             lost = len(snapshot.interruptions.get(job.id, ()))
             if self.settings.interruptions and lost >= self.settings.interruptions:
                 return f"no spot machines for job {job.id}, whose machines were taken back {lost} time(s)"
-            outlook = snapshot.outlook.get(job.id)
-            expected = outlook.run_s if outlook is not None else job.time_limit_s
-            if not 0 < expected <= longest:
-                known = expected > 0 and isfinite(expected)
-                runs = f"is expected to run {expected / 60:.0f} min" if known else "has no time limit"
+            expected = _expected(snapshot, job, longest)
+            if expected > longest:
+                runs = f"is expected to run {expected / 60:.0f} min" if isfinite(expected) else "has no time limit"
                 return f"no spot machines for job {job.id}, which {runs}: the most is {longest / 60:.0f} min"
         return ""
 
@@ -167,6 +165,17 @@ class Spot:
                 found[offer.currency] = (offer.price, why)
         factor = 1 - Decimal(str(least)) / 100
         return {currency: (price * factor, why) for currency, (price, why) in found.items()}
+
+
+def _expected(snapshot: Snapshot, job: Job, enough: float) -> float:
+    """Seconds that a job is expected to run, or its time limit where that is short enough; infinite: nobody knows."""
+    if 0 < job.time_limit_s <= enough:
+        # The outlook of one job is that of the whole queue: it is asked for only where it matters.
+        return job.time_limit_s
+    outlook = snapshot.outlook.get(job.id)
+    if outlook is not None and outlook.run_basis != "none":
+        return outlook.run_s
+    return job.time_limit_s or inf
 
 
 def _kind(offer: Offer) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from burstd.model.data import DataView, StageState
 from burstd.model.outlook import Outlook
 from burstd.model.policy import Policy, Target
 
-from .worlds import NOW, job, offer, said, wants, world
+from .worlds import NOW, Known, job, offer, said, wants, world
 
 GIB = 2**30
 NEAR = offer(region="near", price="2")
@@ -27,8 +27,8 @@ def locality(**given: Any) -> Policy:
     return policies.data_locality.plugin.make(policies.data_locality.Settings(**{**OFFERS, **given}))
 
 
-def outlook(run_s: float = 3600, local_s: float = float("inf")) -> dict[str, Outlook]:
-    return {"1": Outlook(NOW + local_s, "queue", run_s, "time limit", 100.0, 60.0)}
+def outlook(run_s: float = 3600, local_s: float = float("inf")) -> Known:
+    return Known({"1": Outlook(NOW + local_s, "queue", run_s, "time limit", 100.0, 60.0)})
 
 
 def decided(view: DataView | None, policy: Policy, *others: Any, **fields: Any) -> Target:
@@ -82,19 +82,17 @@ def test_the_order_is_remarked() -> None:
 @pytest.mark.parametrize(
     ("case", "view", "given", "here", "burst"),
     [
-        ("small enough", LATE, {"max_gib": 10}, {}, True),
-        ("too large", LATE, {"max_gib": 9}, {}, False),
-        ("what is staged is free", STAGED, {"max_gib": 0}, {}, True),
-        ("the site never starts it", LATE, {}, {"1": outlook()["1"]}, True),
+        ("small enough", LATE, {"max_gib": 10}, Known(), True),
+        ("too large", LATE, {"max_gib": 9}, Known(), False),
+        ("what is staged is free", STAGED, {"max_gib": 0}, Known(), True),
+        ("the site never starts it", LATE, {}, outlook(), True),
         ("it would be over here", LATE, {}, outlook(20, 30), False),
         ("just not", LATE, {}, outlook(31, 30), True),
         ("who cares", LATE, {"worth_it": False}, outlook(20, 30), True),
-        ("nobody knows", LATE, {}, {}, True),
+        ("nobody knows", LATE, {}, Known(), True),
     ],
 )
-def test_which_jobs_burst(
-    case: str, view: DataView, given: dict[str, Any], here: dict[str, Outlook], burst: bool
-) -> None:
+def test_which_jobs_burst(case: str, view: DataView, given: dict[str, Any], here: Known, burst: bool) -> None:
     found = decided(view, locality(**given), outlook=here)
     assert (wants(found) != []) == burst, case
 

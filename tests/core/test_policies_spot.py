@@ -15,7 +15,7 @@ from burstd.model.outlook import Outlook
 from burstd.model.policy import Policy
 from burstd.model.snapshot import Gone, Snapshot
 
-from .worlds import NOW, claim, job, offer, pool, said, slot_node, world
+from .worlds import NOW, Known, claim, job, offer, pool, said, slot_node, world
 
 CHEAP = offer(price="0.3", spot=True)
 SURE = offer(price="1")
@@ -62,8 +62,10 @@ def test_when_to_risk_it(case: str, given: dict[str, Any], asks: dict[str, Any],
 
 
 def test_what_is_expected_counts_more_than_the_time_limit() -> None:
-    short = {"1": Outlook(float("inf"), "none", 600.0, "history of 12 jobs of ada", 100.0, 0.0)}
+    short = Known({"1": Outlook(float("inf"), "queue", 600.0, "12 jobs of ada", 100.0, 0.0)})
     assert markets(world(job(time_limit_s=48 * H), offers=BOTH, outlook=short), spot()) == [["spot", "on-demand"]]
+    unknown = Known({"1": replace(short["1"], run_basis="none")})
+    assert markets(world(job(), offers=BOTH, outlook=unknown), spot()) == [["on-demand"]]
 
 
 def test_a_job_without_a_way_but_spot_waits_and_is_told_why() -> None:

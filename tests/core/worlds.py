@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,7 @@ from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.job import Job, JobState
 from burstd.model.node import Node
 from burstd.model.offer import Offer, OfferRule, Pool
+from burstd.model.outlook import Leaves, Outlook, Outlooks
 from burstd.model.policy import Policy, Target
 from burstd.model.shape import Gres, Shape
 from burstd.model.snapshot import CloudView, SlurmView, Snapshot
@@ -80,6 +82,14 @@ def world(
         claims=claims,
         **fields,
     )
+
+
+class Known(dict[str, Outlook], Outlooks):
+    """Outlooks that are as a test says, whatever the queue is."""
+
+    def assuming(self, leaves: Leaves) -> Mapping[str, Outlook]:
+        del leaves
+        return self
 
 
 def target(*jobs: Job, policies: tuple[Policy, ...] = (), **fields: Any) -> Target:
