@@ -225,6 +225,26 @@ class StagingRow(Row, table=True):
     reason: str = Field(sa_column=_text())
 
 
+class EndedJobRow(Row, table=True):
+    """One run of a job that is over; the columns are named as the fields of ``EndedJob``."""
+
+    __tablename__ = "ended_job"
+
+    id: str = Field(sa_column=_text(key=True))
+    started: float = Field(sa_column=Column(Float, primary_key=True, nullable=False))
+    user: str = Field(sa_column=_text())
+    account: str = Field(sa_column=_text())
+    name: str = Field(sa_column=_text())
+    partitions: str = Field(sa_column=_text())
+    nodes: int = Field(sa_column=_whole())
+    cpus: int = Field(sa_column=_whole())
+    gpus: int = Field(sa_column=_whole())
+    time_limit_s: float = Field(sa_column=_time())
+    eligible: float = Field(sa_column=_time())
+    ended: float = Field(sa_column=_time(index=True))
+    burst: int = Field(sa_column=Column(Integer, nullable=False))
+
+
 class MetaRow(Row, table=True):
     """Single words about the cluster: its name, whether burstd is paused ..."""
 
@@ -249,5 +269,6 @@ PIN = table(PinRow)
 HELD = table(HeldRow)
 BREAKER = table(BreakerRow)
 STAGING = table(StagingRow)
+ENDED_JOB = table(EndedJobRow)
 META = table(MetaRow)
 SPENT = table(SpentRow)

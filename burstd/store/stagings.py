@@ -8,9 +8,9 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import Connection, delete, insert, not_, select, update
 
 from burstd.model.data import STAGE_TRANSITIONS, Directives, StageState, Staging, Tree
+from burstd.store.ended import EndedJobs
 from burstd.store.errors import IllegalMove, StagingExists, StaleState
 from burstd.store.event import stage_subject
-from burstd.store.ledger import Ledger
 from burstd.store.reader import staging_of, starts
 from burstd.store.rows import EVENT, STAGING
 from burstd.store.staging_codec import plain_staging, staging_columns, staging_from_plain, staging_to_plain
@@ -50,7 +50,7 @@ class StagingFields(TypedDict, total=False):
     resume: str
 
 
-class Stagings(Ledger):
+class Stagings(EndedJobs):
     """Writing what is known of the data of jobs; each change with its event in one transaction."""
 
     def make_staging(self, staging: Staging, cause: str = "slurm") -> Staging:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 from burstd.model.money import by_month, cost_of, shared
 
 revision = "0005"
-down_revision = "0003"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 
