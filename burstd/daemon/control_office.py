@@ -71,6 +71,10 @@ class Records(Protocol):
         """See Reader."""
         ...
 
+    def owner(self, job_id: str) -> str:
+        """See Reader."""
+        ...
+
     def held(self) -> tuple[Held, ...]:
         """See Reader."""
         ...

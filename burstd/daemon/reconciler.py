@@ -80,6 +80,20 @@ class Data(Protocol):
         ...
 
 
+class _Owners:
+    """Whose job a subject is. Few are asked for in most loops."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._slurm = snapshot.slurm
+        self._known: dict[str, str] | None = None
+
+    def of(self, subject: str) -> str:
+        if self._known is None:
+            jobs = () if isinstance(self._slurm, Unavailable) else self._slurm.jobs
+            self._known = {f"job:{job.id}": job.user for job in jobs}
+        return self._known.get(subject, "")
+
+
 class Reconciler:
     """Brings what is nearer to what should be, one step a call. All state that matters is in the store."""
 
@@ -164,7 +178,7 @@ class Reconciler:
             self._memory.booted = booted(self._memory.booted, snapshot, plan.actions)
             changed += self._executor.apply(plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
-            self._store.record_remarks(plan.remarks)
+            self._store.record_remarks(plan.remarks, _Owners(snapshot).of)
             if self._comments is not None:
                 self._comments.step(snapshot, plan)
         except SchedulerUnavailable as error:

@@ -16,13 +16,14 @@ from burstd.store.errors import (
     UnknownClaim,
     UnknownStaging,
 )
-from burstd.store.event import Event, claim_subject, replay, replay_stagings, stage_subject
+from burstd.store.event import USER, Event, claim_subject, replay, replay_stagings, stage_subject
 from burstd.store.money import BillLine
 from burstd.store.reader import Held, Noted, Reader
 from burstd.store.stagings import StagingFields
 from burstd.store.store import ClaimFields, Store
 
 __all__ = [
+    "USER",
     "BillLine",
     "ClaimFields",
     "Event",

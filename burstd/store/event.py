@@ -14,6 +14,9 @@ from burstd.store.staging_codec import staging_field, staging_from_plain
 REMARKED = "remark"
 """Key in the data of an event that is a remark: about a claim, it is no part of its life."""
 
+USER = "user"
+"""Key in the data of an event about a job: whose it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

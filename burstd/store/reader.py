@@ -23,7 +23,7 @@ from burstd.store import money
 from burstd.store.codec import claim_from_row, request_from_text
 from burstd.store.engine import database_url, in_memory, in_words, is_sqlite, open_engine, shown
 from burstd.store.errors import StoreUnavailable, UnknownClaim, UnknownStaging
-from burstd.store.event import Event, claim_subject
+from burstd.store.event import USER, Event, claim_subject
 from burstd.store.migrate import check
 from burstd.store.rows import (
     BREAKER,
@@ -254,6 +254,13 @@ class Reader:
         with self._reading() as connection:
             rows = connection.execute(select(EVENT).where(*wanted).order_by(order).limit(limit)).mappings()
             return tuple(_event(row) for row in rows)
+
+    def owner(self, job_id: str) -> str:
+        """Whose job this was, as the log has it; of an id that came again the last one's. Empty: nobody knows."""
+        query = select(EVENT.c.data).where(_job_is(EVENT.c.subject, job_id, "job:"), EVENT.c.data.contains(f'"{USER}"'))
+        with self._reading() as connection:
+            found = connection.execute(query.order_by(EVENT.c.seq.desc()).limit(1)).scalar()
+        return str(json.loads(found).get(USER, "")) if found else ""
 
     def cut_runs(self, job_ids: Collection[str], new: str) -> dict[str, frozenset[int]]:
         """The numbers of the runs of these jobs of which an event ``new`` is on record, for jobs that have any."""

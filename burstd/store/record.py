@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from sqlalchemy import URL, Connection, delete, insert, not_, select
 
@@ -11,7 +12,7 @@ from burstd.model.clock import Clock
 from burstd.model.policy import Remark
 from burstd.model.snapshot import Breaker, Pin
 from burstd.store.codec import clean
-from burstd.store.event import REMARKED, claim_subject
+from burstd.store.event import REMARKED, USER, claim_subject
 from burstd.store.reader import Held, starts
 from burstd.store.remarks import Said, news
 from burstd.store.rows import (
@@ -28,6 +29,14 @@ from burstd.store.rows import (
     USER_DATA,
 )
 from burstd.store.writer import Writer, chunks
+
+
+def _nobody(_: str) -> str:
+    return ""
+
+
+def _marks(user: str) -> dict[str, Any]:
+    return {REMARKED: True, USER: user} if user else {REMARKED: True}
 
 
 class Record(Writer):
@@ -140,11 +149,12 @@ class Record(Writer):
             self._log(connection, *(self._entry(f"breaker:{k}", "open", "", "cleared", by, {}) for k in keys))
             return len(keys)
 
-    def record_remarks(self, remarks: Sequence[Remark]) -> int:
+    def record_remarks(self, remarks: Sequence[Remark], user_of: Callable[[str], str] = _nobody) -> int:
         """Keeps the remarks of one decision where they differ from the last ones; returns how many are new.
 
         Each new one is an event of its subject: ``old`` and ``new`` are verdicts, ``cause`` is who said it. See
-        burstd.store.remarks for what counts as new.
+        burstd.store.remarks for what counts as new. ``user_of`` tells whose job a subject is (``job:123``; empty: it
+        is none), so that he may read it when the job has long left the queue.
         """
         now = self._clock.now()
         with self._writing() as connection:
@@ -163,7 +173,10 @@ class Record(Writer):
                 connection.execute(insert(REMARK), rows)
             self._log(
                 connection,
-                *(self._entry(r.subject, old, r.verdict, r.reason, r.by, {REMARKED: True}) for r, old in found.fresh),
+                *(
+                    self._entry(r.subject, old, r.verdict, r.reason, r.by, _marks(user_of(r.subject)))
+                    for r, old in found.fresh
+                ),
             )
             self._said.update(found.changed)
             return len(found.fresh)

@@ -28,13 +28,13 @@ from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.command import Command, CommandResult, PlanNow, TryPolicies
 from burstd.model.plan import Plan
-from burstd.model.policy import Target, dropped
+from burstd.model.policy import Remark, Target, dropped
 from burstd.model.provider import Finding, Route
 from burstd.model.snapshot import Snapshot
 from burstd.store import Reader, Store
 
 from .stages import stage_data
-from .world import CLAIMS, CLUSTER, MINE, NOW, SNAPSHOT, FixedClock, claim
+from .world import CLAIMS, CLUSTER, JOBS, MINE, NOW, OTHER, SNAPSHOT, FixedClock, claim
 
 PLAN = decide(SNAPSHOT, (), Tuning())
 _TARGET = PLAN.target
@@ -165,7 +165,11 @@ def record_of_the_world() -> Iterator[Reader]:
             stage_data(store, clock)
             clock.time = NOW - 1
             store.hold(["gpu8"], "user:root", "fan is loud")
-            store.record_remarks(PLAN.remarks)
+            left = Remark("placement", "job:88", "impossible", "no pool has four h100")
+            users = {f"job:{job.id}": job.user for job in JOBS} | {"job:88": MINE}
+            store.record_remarks([*PLAN.remarks, left], lambda subject: users.get(subject, ""))
+            store.record_remarks([replace(left, subject="job:89")], lambda _: OTHER)
+            store.record_remarks([replace(left, subject="job:89", reason="five")], lambda _: MINE)
         with Reader.open(path, FixedClock()) as reader:
             yield reader
 

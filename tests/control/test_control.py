@@ -132,6 +132,19 @@ def test_the_rest_is_denied_with_a_sentence(
 
 
 @needs_root
+def test_an_owner_reads_what_was_decided_about_a_job_that_never_got_a_node(nobody: Client, root: Client) -> None:
+    assert nobody.get("/v1/jobs/88")["remarks"][0]["reason"] == "no pool has four h100"
+    explained = nobody.get("/v1/jobs/88/explanation")
+    assert (explained["verdict"], explained["summary"]) == ("gone", "it has left the queue")
+    for asked in ("88", "88_3"):
+        [said] = nobody.get(f"/v1/events?job={asked}")["events"]
+        assert (said["new"], said["by"], said["reason"]) == ("impossible", "placement", "no pool has four h100")
+    # The id was another user's before.
+    assert [e["reason"] for e in nobody.get("/v1/events?job=89")["events"]] == ["five"]
+    assert len(root.get("/v1/events?job=89")["events"]) == 2
+
+
+@needs_root
 def test_members_of_the_admin_group_act(record: Reader) -> None:
     with serving(record, "nogroup") as (office, path):
         with Client(path, NOBODY) as member, Client(path, 54321) as stranger, Client(path, 54321, NOBODY) as own:

@@ -107,6 +107,24 @@ def test_remarks_are_kept_where_they_change(place: str, clock: ManualClock) -> N
         ]
 
 
+def test_whose_job_it_was_is_known_when_it_has_long_left(store: Store) -> None:
+    users = {"job:7": "ada", "job:70": "bob", "job:8+0": "eve"}
+    store.record_remarks([waits("7", "no room"), waits("70", "no room"), waits("8+0", "x"), waits("9", "y")],
+                         lambda subject: users.get(subject, ""))  # fmt: skip
+    store.append("job:7", new="interrupted")
+    assert [store.owner(j) for j in ("7", "7_3", "70", "8", "8+1", "9", "1")] == [
+        "ada",
+        "ada",
+        "bob",
+        "eve",
+        "",
+        "",
+        "",
+    ]
+    store.record_remarks([waits("7", "another's by now")], lambda _: "eve")
+    assert store.owner("7") == "eve"
+
+
 def test_remarks_that_only_count_do_not_fill_the_log(store: Store, clock: ManualClock) -> None:
     for second in range(0, 150, 15):
         store.record_remarks([waits("1", f"waits for {second} s")])
