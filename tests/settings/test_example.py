@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+import policies
 from burstd.core.tuning import Tuning
 from burstd.node.checks import NAMES
 from burstd.node.hostkeys import Trust
@@ -20,7 +23,12 @@ from providers.aws.settings import AwsSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
-ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers))", "", EXAMPLE.read_text())
+ALL_SET = re.sub(r"(?m)^#(?=[a-z_]+ = |\[(staging|providers|policies))", "", EXAMPLE.read_text())
+
+
+def _is_policy(path: Path) -> bool:
+    return "\nplugin = PolicyPlugin(" in path.read_text()
+
 
 # Keys without a default of their own: the example shows what one would write.
 SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data"}
@@ -63,6 +71,17 @@ def test_the_example_shows_every_key_of_staging_and_leaves_it_off() -> None:
 def test_the_example_of_each_provider_is_right(model: type[AwsSettings | OpenStackSettings]) -> None:
     table = tomllib.loads(ALL_SET)["providers"][model.__name__.removesuffix("Settings").lower()]
     assert model.model_validate({key: value for key, value in table.items() if key != "kind"}).image == table["image"]
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in Path(policies.__file__).parent.glob("*.py") if _is_policy(p)))
+def test_the_example_shows_every_key_of_each_policy(name: str) -> None:
+    assert tomllib.loads(EXAMPLE.read_text())["policies"] == {}, "the example must not set what is the default"
+    plugin = importlib.import_module(f"policies.{name}").plugin
+    shown = tomllib.loads(ALL_SET)["policies"][name]
+    assert set(shown) == set(plugin.settings.model_fields)
+    found, default = plugin.settings.model_validate(shown), plugin.settings()
+    for key in shown:
+        assert getattr(default, key) in (None, {}) or getattr(found, key) == getattr(default, key), key
 
 
 def test_the_example_marks_what_waits_for_a_restart() -> None:
