@@ -13,11 +13,13 @@ from burstd.core.chain import make_target
 from burstd.core.covered import covered_since, tried_since
 from burstd.core.decide import decide
 from burstd.core.inputs import booted
+from burstd.core.outlook import outlooks
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
 from burstd.core.what_if import what_if
 from burstd.daemon.comments import Commenting
 from burstd.daemon.executor import Executor
+from burstd.daemon.history_desk import HistoryDesk
 from burstd.daemon.image_desk import ImageDesk
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
@@ -137,6 +139,7 @@ class Reconciler:
             user_data=user_data, pools=self._pools, new_id=new_id, trust=trust,
         )  # fmt: skip
         self._notices = NoticeDesk(providers, workers, clock, pace)
+        self._past = HistoryDesk(store, self._slots)
         self._interruptions = Interruptions(store, scheduler, self._memory)
         self._executor = Executor(
             store=store, scheduler=scheduler, providers=providers, prover=prover, workers=workers, clock=clock,
@@ -157,8 +160,10 @@ class Reconciler:
 
     def _store_nodes(self, storage: Sequence[Claim], now: float) -> tuple[StoreNode, ...]:
         configured = self._stage.store_nodes() if self._stage is not None else ()
-        slots = {slot for pool in self.rules.pools.values() for slot in pool.slots}
-        return self._storage.look(configured, storage, slots, now)
+        return self._storage.look(configured, storage, self._slots(), now)
+
+    def _slots(self) -> set[str]:
+        return {slot for pool in self.rules.pools.values() for slot in pool.slots}
 
     def step(self) -> float:
         """One loop. Returns seconds until the next is due if nothing wakes it before; 0: at once."""
@@ -171,6 +176,8 @@ class Reconciler:
                 nodes = self._store_nodes(snapshot.storage, snapshot.now)
                 snapshot = replace(snapshot, data=self._stage.views(), store_nodes=nodes)
             self._notices.settle(snapshot)
+            snapshot = replace(snapshot, history=self._past.look(snapshot.slurm))
+            snapshot = replace(snapshot, outlook=outlooks(snapshot))
             plan = decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
             self._memory.tried_since = tried_since(self._memory.tried_since, snapshot, plan.target)
@@ -243,11 +250,13 @@ class Reconciler:
             images=self._images.known(),
             spent=self._store.spent(),
             gone=self._store.gone(now - HOUR_S),
+            history=self._past.history(),
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:
         """What the next loop would do; does nothing."""
         snapshot = self.observe()
+        snapshot = replace(snapshot, outlook=outlooks(snapshot))
         return snapshot, decide(snapshot, self.rules.policies, self.rules.tuning)
 
     def compare(self, policies: Sequence[Policy]) -> tuple[Snapshot, Plan, Plan]:
