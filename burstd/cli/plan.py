@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from burstd.cli.output import Paper, names, plural, print_json
+from burstd.cli.output import Paper, names, plural, print_json, styled
 from burstd.cli.scale import say
 from burstd.cli.session import Json, Socket, session
 
@@ -32,6 +32,12 @@ def plan(ctx: typer.Context, json: Json = False, socket: Socket = None) -> None:
         paper.blank()
         paper.table(("POOL", "NODES>", "CAUSE", "JOBS", "WHY*"), [
             (w["pool"], str(w["nodes"]), w["cause"], names(w["jobs"], 3), w["reason"]) for w in answer["wants"]
+        ])  # fmt: skip
+    if answer["words"]:
+        paper.blank()
+        paper.table(("DECIDED BY", "", "ABOUT", "WHY*"), [
+            (w["by"], styled(w["verdict"]), names([a.replace(":", " ", 1) for a in w["about"]], 2), w["reason"])
+            for w in answer["words"]
         ])  # fmt: skip
 
 

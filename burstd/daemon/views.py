@@ -290,6 +290,23 @@ class StepView(View):
     jobs: list[str] = []
 
 
+class LeftOutView(View):
+    """An offer that a policy took out of a want, and why; an empty ``reason``: it did not say."""
+
+    offer: str
+    by: str
+    reason: str
+
+
+class WordView(View):
+    """What a policy (or a pin, or a hold) decided, and about what: ``job:104``, ``pool:gpu``, ``claim:...``."""
+
+    by: str
+    verdict: str
+    about: list[str]
+    reason: str
+
+
 class WantView(View):
     """Machines wanted, and why."""
 
@@ -301,6 +318,7 @@ class WantView(View):
     """The first that would be tried."""
     jobs: list[str]
     slots: list[str]
+    left_out: list[LeftOutView]
 
 
 class PlanView(View):
@@ -313,6 +331,8 @@ class PlanView(View):
     """Policies that failed; while there is one, nothing is wanted and nothing let go."""
     steps: list[StepView]
     wants: list[WantView]
+    words: list[WordView]
+    """What policies, pins and a hold took away, added or kept, and why."""
 
 
 class BillLineView(View):

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from burstd.daemon.views import BillLineView, BillView, BudgetView, PlanView, StepView, WantView, when
+from burstd.daemon.views import (
+    BillLineView,
+    BillView,
+    BudgetView,
+    LeftOutView,
+    PlanView,
+    StepView,
+    WantView,
+    WordView,
+    when,
+)
 from burstd.daemon.views_money import money, total
 from burstd.model.claim import Claim
 from burstd.model.money import BudgetLine
@@ -32,6 +42,7 @@ from burstd.model.plan import (
     Unbind,
     Undrain,
 )
+from burstd.model.policy import Remark
 from burstd.model.snapshot import Snapshot
 from burstd.slurm.hostlist import compress
 from burstd.store import BillLine
@@ -59,10 +70,32 @@ def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
                 offer=want.offers[0].id if want.offers else "",
                 jobs=list(want.jobs),
                 slots=list(want.slots),
+                left_out=[LeftOutView(offer=out.offer, by=out.by, reason=out.reason) for out in want.left_out],
             )
             for want in plan.target.wants
         ],
+        words=_words(plan.target.remarks),
     )
+
+
+def _words(remarks: Sequence[Remark]) -> list[WordView]:
+    """What was decided after placement. Of a want that was taken away its jobs are told, else its pool."""
+    decided = [r for r in remarks if r.by not in ("demand", "placement")]
+    to_jobs = {(r.by, r.reason) for r in decided if r.subject.startswith("job:")}
+    about: dict[tuple[str, str, str], list[str]] = {}
+    for remark in decided:
+        twice = remark.verdict == "drop" and any((remark.by, why) in to_jobs for why in _endings(remark.reason))
+        if not twice and remark.subject != "plan":
+            about.setdefault((remark.by, remark.verdict, remark.reason), []).append(remark.subject)
+    return [WordView(by=by, verdict=verdict, about=names, reason=why) for (by, verdict, why), names in about.items()]
+
+
+def _endings(reason: str) -> Iterator[str]:
+    """What follows each ``: `` of a sentence: ``1 node(s) (job 1): too dear`` tells of the reason ``too dear``."""
+    rest = reason
+    while ": " in rest:
+        _, _, rest = rest.partition(": ")
+        yield rest
 
 
 def _makings(made: Iterable[MakeClaim]) -> list[StepView]:

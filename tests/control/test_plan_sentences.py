@@ -34,6 +34,7 @@ from burstd.model.plan import (
     Unbind,
     Undrain,
 )
+from burstd.model.policy import LeftOut, Remark, Target, Want, dropped
 
 from .world import G4, NOW, SNAPSHOT
 
@@ -93,3 +94,24 @@ def test_claims_made_alike_are_one_step() -> None:
     [step] = plan_view(SNAPSHOT, Plan(tuple(made)), NOW).steps
     assert step.text.startswith("start 2 machines for gpu[6-7] (pool gpu) as ")
     assert step.nodes == ["gpu6", "gpu7"]
+
+
+def test_what_policies_took_away_is_told_with_its_reason() -> None:
+    want = Want(
+        "gpu", 2, Cause.DEMAND, "jobs 1, 2", (G4,), jobs=("1", "2"), left_out=(LeftOut("x/y", "thrift", "dear"),)
+    )
+    floor = Want("cpu", 1, Cause.FLOOR, "floor 1", ())
+    remarks = (
+        Remark("placement", "job:1", "boot", "it gets a new node"),
+        *dropped(want, "budget", "project atlas: 3 EUR are left"),
+        *dropped(floor, "limits", "at most 4 nodes"),
+        Remark("idle", "claim:c-gpu1", "keep", "paid until 12:00"),
+        Remark("hold", "plan", "hold", "on hold"),
+    )
+    view = plan_view(SNAPSHOT, Plan(target=Target(wants=(want,), remarks=remarks)), NOW)
+    assert [(w.by, w.verdict, w.about, w.reason) for w in view.words] == [
+        ("budget", "wait", ["job:1", "job:2"], "project atlas: 3 EUR are left"),
+        ("limits", "drop", ["pool:cpu"], "1 node(s) (floor 1): at most 4 nodes"),
+        ("idle", "keep", ["claim:c-gpu1"], "paid until 12:00"),
+    ]
+    assert [(o.offer, o.by, o.reason) for o in view.wants[0].left_out] == [("x/y", "thrift", "dear")]
