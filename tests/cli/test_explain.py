@@ -1,0 +1,166 @@
+"""burstctl explain, as people see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from burstd.cli.times import about
+from burstd.core.decide import decide
+from burstd.core.tuning import Tuning
+from burstd.daemon.control_office import NoAnswer
+from burstd.model.change import Change
+from burstd.model.command import Command, CommandResult, WhatIf
+from burstd.model.data import DataView, StageState
+from burstd.model.job import Job
+from burstd.model.outlook import Outlook
+from burstd.model.policy import Target, dropped
+from burstd.model.shape import Gres
+from burstd.model.snapshot import SlurmView, Snapshot
+from tests.control.client import ME
+from tests.control.office import FakeOffice
+from tests.control.world import G4, NOW, SLURM, SNAPSHOT
+
+from .conftest import Run
+
+TYPE = Change(
+    "--gres=gpu:h100:1", "--gres=gpu:1", "scontrol update JobId=106 TresPerNode=gres/gpu:1", 240.0, ("gpu6", "gpu7"),
+    G4.id, Decimal("6.12"), "EUR",
+)  # fmt: skip
+SHARED = Change("--exclusive", "no --exclusive", "", 0.0, ("gpu2",))
+LOCAL = Outlook(NOW + 3 * 3600, "queue", 7200.0, "history of 12 jobs of ada", 250.0, 100.0)
+
+
+class Thrift:
+    name = "thrift"
+
+    def evaluate(self, _snapshot: Snapshot, target: Target) -> Target:
+        remarks = tuple(r for want in target.wants for r in dropped(want, self.name, "3.06 EUR/h are too much"))
+        return replace(target, wants=(), remarks=(*target.remarks, *remarks))
+
+
+def seen(office: FakeOffice, *policies: Any, jobs: Callable[[Job], Job] = lambda job: job, **fields: Any) -> None:
+    """The last loop of the world with these policies and other jobs; no open node has room."""
+    full = replace(SLURM.nodes["gpu2"], state="ALLOCATED", cpus_allocated=8)
+    slurm: SlurmView = replace(SLURM, jobs=tuple(map(jobs, SLURM.jobs)), nodes={**SLURM.nodes, "gpu2": full})
+    snapshot = replace(SNAPSHOT, slurm=slurm, **fields)
+    office.last = (snapshot, decide(snapshot, policies, Tuning()))
+
+
+def answering(*changes: Change) -> Callable[[Command], CommandResult]:
+    return lambda command: CommandResult("", changes=changes if isinstance(command, WhatIf) else ())
+
+
+def timed(job: Job) -> Job:
+    return replace(job, time_limit_s=86400.0, array_tasks="", array_job_id="", tasks=1) if job.id == "104" else job
+
+
+IMPOSSIBLE = """\
+Job 106 of daemon: impossible: no pool and no other node of burst can run it:
+pool gpu lacks gpu:h100:1 (it has none); pool cpu lacks gpu:h100:1 (it has
+none).
+  It asks for 1 node(s), each 8 CPUs, gpu:h100:1.
+  Slurm says: it waits for nodes (Resources).
+  What would help: ask for what a pool has.
+  What would help: add a pool whose slots have it, in burstd.toml and
+  slurm.conf.
+
+The smallest changes that would start it
+  --gres=gpu:h100:1 -> --gres=gpu:1: in about 4 min on gpu6, gpu7, 6.12 EUR/h
+    scontrol update JobId=106 TresPerNode=gres/gpu:1
+  --exclusive -> no --exclusive: at once on gpu2
+
+Pool gpu: lacks gpu:h100:1 (it has none)
+
+Pool cpu: lacks gpu:h100:1 (it has none)
+"""
+REFUSED = """\
+Job 104 of nobody: wait: 3.06 EUR/h are too much.
+  It asks for 1 node(s), each 1 CPUs, gpu:4.
+  Slurm says: it waits for nodes (Resources).
+  It would start on premises: in about 3 h (by what runs and waits before it);
+  in the cloud: in about 4 min.
+  It is expected to run about 2 h (history of 12 jobs of ada); its machine would
+  cost about 6.12 EUR, at most 73.44 EUR by its time limit.
+  What would help: see the policy thrift in burstd.toml.
+
+"""
+
+
+def test_an_impossible_job_and_what_would_start_it(run: Run, office: FakeOffice) -> None:
+    office.answer = answering(TYPE, SHARED)
+    seen(office)
+    assert run("explain", "106", columns=80).out == IMPOSSIBLE
+    assert office.asked == [WhatIf("106", f"user:{ME}")] * 1
+
+
+def test_a_job_that_a_policy_keeps(run: Run, office: FakeOffice) -> None:
+    seen(office, Thrift(), jobs=timed, outlook={"104": LOCAL})
+    out = run("explain", "104", columns=80).out
+    first, _, rest = out.partition("SAID BY")
+    assert first == REFUSED
+    assert "sandbox/local/a/g4/on-demand  3.06 EUR/h  thrift: 3.06 EUR/h are too much" in rest
+    wide = run("explain", "104", columns=120).out
+    assert "tried again in 241 s" in wide
+    assert max(map(len, wide.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("fields", "jobs", "says"),
+    [
+        ({"data": {"104": DataView(StageState.SENDING, NOW + 180, size=8 << 30, left=2 << 30)}}, timed,
+         "Its data: sending (2.0 GiB of 8.0 GiB to go), there in about 3 min."),
+        ({"data": {"104": DataView(StageState.HELD, 0, error="no such file")}}, timed,
+         "Its data: held; no such file."),
+        ({"outlook": {"104": replace(LOCAL, local_start=float("inf"))}}, timed,
+         "It would start on premises: never; in the cloud: in about 4 min."),
+        ({"outlook": {"104": replace(LOCAL, local_start=NOW - 5, local_basis="none")}}, timed,
+         "It would start on premises: at once; in the cloud: in about 4 min."),
+        ({"outlook": {"104": LOCAL}, "clouds": {}}, timed,
+         "in the cloud: no machine can be had for it now."),
+        ({"outlook": {"104": LOCAL}}, lambda job: job,
+         "its machine would cost about 6.12 EUR, and it has no time limit."),
+    ],
+    ids=["sending", "held", "never", "now", "no cloud", "no limit"],
+)  # fmt: skip
+def test_what_is_expected(
+    run: Run, office: FakeOffice, fields: dict[str, Any], jobs: Callable[[Job], Job], says: str
+) -> None:
+    seen(office, jobs=jobs, **fields)
+    assert says in run("explain", "104").out
+
+
+def test_nothing_is_asked_for_jobs_that_get_nodes_or_run(run: Run, office: FakeOffice) -> None:
+    for job in ("101", "103", "104"):
+        assert run("explain", job).code == 0
+    assert office.asked == []
+
+
+def test_a_daemon_that_has_no_time_leaves_the_rest(run: Run, office: FakeOffice) -> None:
+    def busy(_: Command) -> CommandResult:
+        raise NoAnswer("burstd is busy")
+
+    office.answer = busy
+    outcome = run("explain", "106")
+    assert outcome.code == 0
+    assert "impossible" in outcome.out
+
+
+def test_another_type_is_found_by_the_answer_in_json(run: Run, office: FakeOffice) -> None:
+    office.answer = answering(TYPE)
+    out = run("explain", "106", "--json").out
+    assert '"after": "--gres=gpu:1"' in out
+    assert Gres("gpu", "h100", 1) in SLURM.jobs[5].gres_per_node
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "at once"), (30, "in about 1 min"), (250, "in about 4 min"), (7100, "in about 118 min"),
+     (10_800, "in about 3 h"), (200_000, "in about 2 d")],
+)  # fmt: skip
+def test_a_forecast_is_round(seconds: float, text: str) -> None:
+    assert about(seconds) == text
