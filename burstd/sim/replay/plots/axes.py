@@ -30,11 +30,10 @@ class Tick:
 
 def from_zero(largest: float, wanted: int = 5, steps: Sequence[float] = _STEPS) -> list[Tick]:
     """A linear axis that begins at 0: the last tick is at the largest value or above it."""
-    rough = (largest if math.isfinite(largest) and largest > 0 else 1.0) / wanted
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(s * power for s in steps if s * power >= rough * (1 - 1e-9))
-    count = math.ceil(largest / step - 1e-9) if largest > 0 else 1
-    return [Tick(n * step, amount(round(n * step, 10))) for n in range(max(1, count) + 1)]
+    most = largest if math.isfinite(largest) and largest > 0 else 1.0
+    power = 10.0 ** math.floor(math.log10(most / wanted))
+    step = next(s * power for s in steps if s * power >= most / wanted * (1 - 1e-9))
+    return [Tick(n * step, amount(round(n * step, 10))) for n in range(math.ceil(most / step - 1e-9) + 1)]
 
 
 def whole_from_zero(largest: int, wanted: int = 3) -> list[Tick]:
