@@ -12,6 +12,7 @@ from decimal import Decimal
 from hypothesis import strategies as st
 
 from burstd.model.claim import USABLE, Cause, Claim, ClaimState
+from burstd.model.data import DataView, StageState
 from burstd.model.job import Job, JobState
 from burstd.model.money import Spent
 from burstd.model.node import Node, Reservation
@@ -216,9 +217,10 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         paused=draw(st.sampled_from(("",) * 9 + ("burstctl hold by ada",))),
         bound={row.id: frozenset({made[0].slot}) for row in rows[:1] if made and draw(st.integers(0, 4)) == 0},
         spent=tuple(draw(st.lists(_spendings(), max_size=3, unique_by=lambda s: (s.kind, s.name, s.month)))),
-        gone=tuple(Gone(NOW - draw(st.sampled_from((10, 900, 3000))), replace(claim, state=ClaimState.GONE))
-                   for claim in made[:2] if draw(st.booleans())),
-    )  # fmt: skip
+        gone=tuple(draw(_gone(claim)) for claim in made[:2] if draw(st.booleans())),
+        data={row.id: draw(_data()) for row in rows[:3] if draw(st.integers(0, 3)) == 0},
+        interruptions={row.id: frozenset(range(draw(st.integers(1, 3)))) for row in rows[-1:] if draw(st.booleans())},
+    )
 
 
 @st.composite
@@ -276,6 +278,21 @@ def _pins(names: tuple[str, ...]) -> st.SearchStrategy[Pin]:
         by=st.just("ada"),
         created=st.floats(NOW - 100, NOW),
     )
+
+
+@st.composite
+def _gone(draw: st.DrawFn, claim: Claim) -> Gone:
+    error = draw(st.sampled_from(("", "interrupted", "boot")))
+    return Gone(NOW - draw(st.sampled_from((10, 900, 3000))), replace(claim, state=ClaimState.GONE, error=error))
+
+
+@st.composite
+def _data(draw: st.DrawFn) -> DataView:
+    """Input of 10 GiB that is in the store, or on its way."""
+    state = draw(st.sampled_from((StageState.STAGED, StageState.STAGED, StageState.SENDING)))
+    left = 2**33 if state is StageState.SENDING else 0
+    ready = NOW + draw(st.sampled_from((0.0, 60.0))) if left else 0.0
+    return DataView(state, ready, since=NOW - 60, store=draw(st.sampled_from(("s3", ""))), size=10 * 2**30, left=left)
 
 
 @st.composite
