@@ -23,7 +23,7 @@ from burstd.settings import (
     resolve,
     resolve_policy,
 )
-from burstd.settings.foreign import call_foreign, what_broke
+from burstd.settings.foreign import Overran, call_foreign, what_broke
 from burstd.settings.source import dotted
 from burstd.testing import policy_rules
 from burstd.testing.policy_samples import Sample, samples
@@ -134,7 +134,11 @@ def _tried(made: Made, place: int, settings: Settings) -> Tried:
     """Asked in every situation, twice in each."""
     found: dict[str, str] = {}
     for sample in samples():
-        fault = _fault(made, sample, settings.policies.timeout_s)
+        try:
+            fault = _fault(made, sample, settings.policies.timeout_s)
+        except Overran as error:
+            found.setdefault(str(error), sample.title)
+            break
         if fault:
             found.setdefault(fault, sample.title)
     faults = [f"{fault} (with {title})" for fault, title in found.items()]
@@ -147,6 +151,8 @@ def _fault(made: Made, sample: Sample, timeout_s: float) -> str:
         call_foreign(
             lambda: policy_rules.check(made.policy, sample.snapshot, sample.target), timeout_s, home, AssertionError
         )
+    except Overran:
+        raise
     except PolicyBroken as error:
         return str(error)
     except AssertionError as error:

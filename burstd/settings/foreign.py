@@ -19,14 +19,18 @@ class Overran(PolicyBroken):
     """It took too long and was interrupted."""
 
 
+_BURSTD = f"{Path(__file__).parents[1]}{os.sep}"
 _LONGEST = 400
 """Characters of what an error says."""
 
 
 def call_foreign(
-    call: Callable[[], T], timeout_s: float, home: Path | None = None, passing: type[Exception] | tuple[()] = ()
+    call: Callable[[], T],
+    timeout_s: float,
+    home: Path | None = None,
+    passing: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T:
-    """What the call returns. ``home``: the file, or the folder of the package, whose lines are named.
+    """What the call returns. ``home``: the file, or the folder of the package, whose lines are named; None: any.
 
     Raises PolicyBroken for all that the call raises, ends of the process and the keyboard's included, and Overran for a
     time that is over; errors of the kind ``passing`` go through. A Ctrl-C that nobody handles is a person's, and ends
@@ -70,4 +74,6 @@ def _line(error: BaseException, home: Path | None) -> str:
 
 
 def _within(name: str, home: Path | None) -> bool:
-    return home is not None and (name == str(home) or name.startswith(f"{home}{os.sep}"))
+    if home is None:
+        return not name.startswith(("<", _BURSTD))
+    return name == str(home) or name.startswith(f"{home}{os.sep}")

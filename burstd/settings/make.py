@@ -9,7 +9,8 @@ from burstd.model.errors import PolicyBroken
 from burstd.model.policy import Policy
 from burstd.settings.faults import Fault, SettingsError
 from burstd.settings.foreign import call_foreign
-from burstd.settings.plugins import Chosen, Plugins, Resolved
+from burstd.settings.plugins import Plugins
+from burstd.settings.resolve import Chosen, Resolved
 from burstd.settings.sections import Settings
 
 

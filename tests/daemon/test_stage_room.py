@@ -20,8 +20,7 @@ from burstd.model.data import Piece, Tree
 from burstd.model.snapshot import Unavailable
 from burstd.model.stager import StagerPlugin
 from burstd.node.agent import NodeAgent
-from burstd.settings import loads
-from burstd.settings.plugins import Plugins, resolve
+from burstd.settings import Plugins, loads, resolve
 from burstd.slurm.commands import Commands
 from burstd.store import Store
 from staging.shared import SharedSettings

@@ -143,3 +143,28 @@ def test_code_that_others_could_have_written_is_not_run(
         resolve(settings("", "['site']"), Plugins({"policies": {"site": _loader(point)}}))
     assert (says or "'site' is no plug-in") in str(raised.value)
     assert (tmp_path / "ran").exists() == (not says)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise SystemExit(3)", "policy.py:1: SystemExit: 3"),
+        ("x = 1\nx.y", "policy.py:2: AttributeError: 'int' object has no attribute 'y'"),
+        ("while True: pass", "policy.py:1: it took longer than 0.1 s and was interrupted"),
+    ],
+)
+def test_a_packaged_policy_that_breaks_when_it_is_imported_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str
+) -> None:
+    name = f"broken_{tmp_path.name}"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / name).mkdir(mode=0o755)
+    for file, text in (("__init__.py", ""), ("policy.py", f"{code}\n")):
+        (tmp_path / name / file).write_text(text)
+        (tmp_path / name / file).chmod(0o644)
+    point = EntryPoint("site", f"{name}.policy:plugin", "burstd.policies")
+    with pytest.raises(SettingsError) as raised:
+        resolve(settings("", "['site']"), Plugins({"policies": {"site": _loader(point)}}, timeout_s=0.1))
+    assert f"line 2: policies.chain[0]: the plug-in 'site' fails when it is loaded: {tmp_path / name}/{says}" in str(
+        raised.value
+    )

@@ -40,8 +40,7 @@ from burstd.model.snapshot import SlurmView, Unavailable
 from burstd.model.stager import OnDemand, Stager, StagerError
 from burstd.model.storage_node import NodeWish, OnNode, StoreNode
 from burstd.node.agent import NodeAgent
-from burstd.settings import Settings
-from burstd.settings.plugins import Chosen
+from burstd.settings import Chosen, Settings
 from burstd.slurm.commands import Commands
 from burstd.slurm.stage_server import StageServer
 from burstd.store import Store
