@@ -50,7 +50,7 @@ class Lines:
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self._snapshot = snapshot
-        self._words = {r.subject[4:]: r for r in plan.remarks if r.subject.startswith("job:")}
+        self._words = {r.subject: r for r in plan.remarks}
         self._placed = plan.target.placed
         self._claims = {claim.slot: claim for claim in snapshot.claims}
         self._coming: dict[str, dict[str, str]] = {}
@@ -61,13 +61,13 @@ class Lines:
 
     def word(self, job: Job) -> Remark | None:
         """The plan's last word on a job."""
-        return self._words.get(job.id)
+        return self._words.get(f"job:{job.id}")
 
     def of(self, job: Job, ours: str) -> Line | None:
         """Its line; None: what stands there stays. ``ours`` is burstd's line so far."""
         if job.state is not JobState.PENDING:
             return self._started(job, ours)
-        word = self._words.get(job.id)
+        word = self.word(job)
         if word is None:
             return None
         if word.verdict in ("boot", "covered"):

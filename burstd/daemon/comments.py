@@ -1,12 +1,14 @@
 """Writes burstd's line into the comments of jobs, so that ``squeue -o %k`` shows what they wait for.
 
-What stands in a comment the queue itself tells, so nothing is kept over a restart. A slurmctld with thousands of
-waiting jobs must not feel it: jobs with the same line share one command, each loop gives few commands, and a job whose
-line differs in its words only is written at most once a minute, in its numbers only, at most once in five.
+What stands in a comment the queue itself tells, so nothing is kept over a restart. A slurmctld with a hundred thousand
+waiting jobs must not feel it, nor may the loop: jobs with the same line share one command, a loop looks at few jobs and
+gives few commands, those of the highest priority first, and a job whose line differs in its words only is written at
+most once a minute, in its numbers only, at most once in five. What a job can never do is told at once.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +32,11 @@ NUMBERS_S = 300.0
 MOST_COMMANDS = 5
 """In one loop."""
 MOST_JOBS = 500
-"""In one loop: slurmctld takes most of a millisecond for each."""
+"""Written in one loop: slurmctld takes most of a millisecond for each."""
+MOST_LOOKED_AT = 1000
+"""In one loop, of the jobs about which something has changed."""
+PAUSE_S = 0.0002
+"""For each job of the queue, between two looks at all of it: two seconds with ten thousand."""
 LANE = "comments"
 _DIGITS = re.compile(r"\d+")
 
@@ -47,19 +53,25 @@ class Commenting(Protocol):
 class _Told:
     """What was written last, or found there."""
 
-    said: tuple[str, str]
-    """Verdict and reason of the remark that it was made of."""
+    verdict: str
+    reason: str
+    """Of the remark that it was made of; of a job that has started its state, and nothing."""
     kind: str
+    """Of the line; empty: there was none to be written."""
     comment: str
-    at: float
+    written: float
+    again: float
+    """Until then it is not looked at, unless the verdict changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _News:
     job: Job
-    said: tuple[str, str]
-    kind: str
-    comment: str
+    told: _Told
+
+
+_Changed = tuple[Job, str, str]
+"""A job with the verdict and the reason that are new."""
 
 
 class Comments:
@@ -70,66 +82,80 @@ class Comments:
         self._workers = workers
         self._told: dict[str, _Told] = {}
         self._writing = False
+        self._due = 0.0
 
     def step(self, snapshot: Snapshot, plan: Plan) -> None:
         """Begins to write the comments that have changed, of the most urgent jobs first."""
-        if self._writing or not isinstance(snapshot.slurm, SlurmView):
+        slurm, now = snapshot.slurm, snapshot.now
+        if self._writing or not isinstance(slurm, SlurmView):
             return
-        batch = [*self._batch(self._news(snapshot, snapshot.slurm, plan), snapshot.now)]
-        if not batch:
+        words = {r.subject: r for r in plan.remarks}
+        hopeless = {subject for subject, word in words.items() if word.verdict == "impossible"}
+        if now < self._due and all(self._knows(subject) for subject in hopeless):
             return
-        self._writing = True
-        self._workers.submit(LANE, lambda: self._write(batch), self._written, quiet=lambda _: True)
-
-    def _news(self, snapshot: Snapshot, slurm: SlurmView, plan: Plan) -> list[_News]:
-        burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
+        self._due = now + PAUSE_S * len(slurm.jobs)
         lines = Lines(snapshot, plan)
+        changed = heapq.nsmallest(MOST_LOOKED_AT, self._changed(snapshot, slurm, lines), key=_urgency)
+        news = [found for one in changed if (found := self._look(one, lines, slurm, now)) is not None]
+        batch = [*self._batch(news)]
+        if batch:
+            self._writing = True
+            self._workers.submit(LANE, lambda: self._write(batch), self._written, quiet=lambda _: True)
+
+    def _knows(self, subject: str) -> bool:
+        told = self._told.get(subject.removeprefix("job:"))
+        return told is not None and told.verdict == "impossible"
+
+    def _changed(self, snapshot: Snapshot, slurm: SlurmView, lines: Lines) -> Iterator[_Changed]:
+        """The jobs to be looked at."""
+        burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
         known, self._told = self._told, {}
-        found: list[_News] = []
         for job in slurm.jobs:
             if burst.isdisjoint(job.partitions):
                 continue
             told = known.get(job.id)
+            word = lines.word(job) if job.state is JobState.PENDING else None
+            verdict, reason = (word.verdict, word.reason) if word is not None else (job.state.value, "")
             if told is not None:
                 self._told[job.id] = told
-            word = lines.word(job) if job.state is JobState.PENDING else None
-            said = (word.verdict, word.reason) if word is not None else ("", job.state.value)
-            # The queue may have been read before the last batch was written.
-            comment = told.comment if told is not None and told.at >= slurm.read else job.comment
-            if told is not None and told.said == said and told.comment == comment and told.kind != "coming":
-                continue
-            fresh = self._fresh(job, comment, said, lines, told, snapshot.now)
-            if fresh is not None:
-                found.append(fresh)
-        return found
+                if told.verdict == verdict and (snapshot.now < told.again or _same(told, reason, job)):
+                    continue
+            yield job, verdict, reason
 
-    def _fresh(
-        self, job: Job, comment: str, said: tuple[str, str], lines: Lines, told: _Told | None, now: float
-    ) -> _News | None:
+    def _look(self, changed: _Changed, lines: Lines, slurm: SlurmView, now: float) -> _News | None:
+        """What is to be written; None: nothing now."""
+        job, verdict, reason = changed
+        told = self._told.get(job.id)
+        written = told.written if told is not None else 0.0
+        # The queue may have been read before the last batch was written.
+        comment = told.comment if told is not None and written >= slurm.read else job.comment
         users, ours = split(comment)
         line = lines.of(job, ours)
+        wanted = joined(users, line.text) if line is not None else comment
         if line is None:
-            return None
-        wanted = joined(users, line.text)
-        if wanted == comment:
-            self._told[job.id] = _Told(said, line.kind, comment, told.at if told is not None else 0.0)
-            return None
-        if not _due(line, told, ours, now):
-            return None
-        return _News(job, said, line.kind, wanted)
+            kind, due = "", now + WORDS_S
+        elif wanted == comment:
+            kind, due = line.kind, written + WORDS_S
+        else:
+            due = _due(line, told, ours, now)
+            if due <= now:
+                return _News(job, _Told(verdict, reason, line.kind, wanted, now, now + WORDS_S))
+            kind, reason = (told.kind, told.reason) if told is not None else (line.kind, "")
+        self._told[job.id] = _Told(verdict, reason, kind, comment, written, due)
+        return None
 
-    def _batch(self, news: Sequence[_News], now: float) -> Iterator[tuple[str, list[str]]]:
-        """A comment and the jobs that get it, as many as one loop may write."""
+    def _batch(self, news: Sequence[_News]) -> Iterator[tuple[str, list[str]]]:
+        """A comment and the jobs that get it, as many as one loop may write. ``news`` has the most urgent first."""
         groups: dict[str, list[_News]] = {}
-        for one in sorted(news, key=lambda n: (n.kind != "never", -n.job.priority, n.job.submitted)):
-            groups.setdefault(one.comment, []).append(one)
+        for one in news:
+            groups.setdefault(one.told.comment, []).append(one)
         left = MOST_JOBS
         for comment, some in [*groups.items()][:MOST_COMMANDS]:
             if not left:
                 return
             chosen, left = some[:left], max(0, left - len(some))
-            self._told.update({n.job.id: _Told(n.said, n.kind, comment, now) for n in chosen})
-            yield comment, [_named(n.job) for n in chosen]
+            self._told.update({one.job.id: one.told for one in chosen})
+            yield comment, [_named(one.job) for one in chosen]
 
     def _write(self, batch: Sequence[tuple[str, Sequence[str]]]) -> None:
         for comment, ids in batch:
@@ -148,19 +174,28 @@ class Comments:
             log.error("comments could not be written", error=repr(result))
 
 
+def _same(told: _Told, reason: str, job: Job) -> bool:
+    return told.reason == reason and told.kind != "coming" and told.comment == job.comment
+
+
+def _urgency(changed: _Changed) -> tuple[bool, int, float]:
+    job, verdict, _ = changed
+    return verdict != "impossible", -job.priority, job.submitted
+
+
 def _named(job: Job) -> str:
     """As Scheduler.set_comment takes it: the number of an array alone would mean its running tasks as well."""
     return f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
 
 
-def _due(line: Line, told: _Told | None, ours: str, now: float) -> bool:
-    """Whether what differs may be written by now."""
+def _due(line: Line, told: _Told | None, ours: str, now: float) -> float:
+    """When what differs may be written."""
+    same = line.kind != "coming" and _gist(line.text) == _gist(ours)
     if told is None:
-        return _gist(line.text) != _gist(ours)
+        return now + NUMBERS_S if same else now
     if told.kind != line.kind:
-        return True
-    same = line.kind != "coming" and _gist(line.text) == _gist(split(told.comment)[1])
-    return now - told.at >= (NUMBERS_S if same else WORDS_S)
+        return now
+    return max(now, told.written + (NUMBERS_S if same else WORDS_S))
 
 
 def _gist(text: str) -> str:

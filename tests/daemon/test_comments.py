@@ -250,6 +250,17 @@ def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.Mon
     assert desk.loop(6, **words) == []
 
 
+def test_a_long_queue_is_looked_at_seldom_and_the_hopeless_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comments, "PAUSE_S", 10.0)
+    monkeypatch.setattr(comments, "MOST_LOOKED_AT", 1)
+    desk = Desk(job("1", priority=1), job("2", priority=2), job("3", priority=3))
+    assert desk.loop(0, j1="a", j2="b", j3="c") == [(("3",), "burstd: waits: c")]
+    assert desk.loop(29, j1="a", j2="b", j3="c") == []
+    assert desk.loop(29.5, j1="impossible!no", j2="b", j3="c") == [(("1",), "burstd: never starts as it is: no")]
+    assert desk.loop(59, j1="impossible!no", j2="b", j3="c") == []
+    assert desk.loop(60, j1="impossible!no", j2="b", j3="c") == [(("2",), "burstd: waits: b")]
+
+
 def test_one_batch_at_a_time_and_a_refusal_stops_nothing() -> None:
     desk = Desk(job("1"), job("2"))
     desk.slurm.raises = SchedulerRefused("Invalid job id specified")
@@ -258,8 +269,9 @@ def test_one_batch_at_a_time_and_a_refusal_stops_nothing() -> None:
     assert len(desk.loop(comments.NUMBERS_S, j1="a", j2="b")) == 1
     desk.slurm.raises = None
     assert len(desk.loop(2 * comments.NUMBERS_S, j1="a", j2="b")) == 2
-    desk.desk.step(world(job("3")), Plan(remarks=(Remark("x", "job:3", "wait", "c"),)))
-    desk.desk.step(world(job("4")), Plan(remarks=(Remark("x", "job:4", "wait", "d"),)))
+    for at, name in ((5000, "3"), (6000, "4")):
+        later = replace(world(job(name)), now=NOW + at)
+        desk.desk.step(later, Plan(remarks=(Remark("x", f"job:{name}", "wait", "c"),)))
     assert len(desk.lane.waiting) == 1
     desk.lane.go()
     blind = replace(world(), slurm=Unavailable("timed out", 0))
