@@ -122,19 +122,20 @@ class Broker:
         wishes = self._wishes(snapshot, target)
         if not wishes:
             return target
-        machines = {offer.id: self._machine(offer) for want in target.wants for offer in want.offers}
+        machines = _Machines(self.settings)
         alone = self._alone(target, wishes, machines)
 
         def out(want: Want, job: Job) -> str:
             return wishes[job.id].fault or alone.get((id(want), job.id), "") if job.id in wishes else ""
 
-        target = without_jobs(target, self.name, snapshot, out)
-
         def refusal(want: Want, offer: Offer) -> str:
-            reasons = (wishes[job].refusal(machines[offer.id]) for job in want.jobs if job in wishes)
+            reasons = (wishes[job].refusal(machines.of(offer)) for job in want.jobs if job in wishes)
             return next(filter(None, reasons), "")
 
-        return without_offers(target, self.name, refusal)
+        def alike(want: Want) -> tuple[str, ...]:
+            return tuple(wishes[job].text for job in want.jobs if job in wishes)
+
+        return without_offers(without_jobs(target, self.name, snapshot, out), self.name, refusal, alike)
 
     def _wishes(self, snapshot: Snapshot, target: Target) -> dict[str, _Wishes]:
         """Of the jobs of the target that wish anything."""
@@ -145,9 +146,7 @@ class Broker:
         return {job.id: parse(split(job.comment)[0][len(WISHES) :]) for job in jobs}
 
     @staticmethod
-    def _alone(
-        target: Target, wishes: Mapping[str, _Wishes], machines: Mapping[str, _Machine]
-    ) -> dict[tuple[int, str], str]:
+    def _alone(target: Target, wishes: Mapping[str, _Wishes], machines: _Machines) -> dict[tuple[int, str], str]:
         """Jobs that cannot share the machine of a want with those before them, and why."""
         found: dict[tuple[int, str], str] = {}
         for unit in units(target.wants):
@@ -159,21 +158,36 @@ class Broker:
                 wished = wishes.get(job)
                 if wished is None or wished.fault:
                     continue
-                fit = tuple(offer for offer in left if not wished.refusal(machines[offer.id]))
+                fit = tuple(offer for offer in left if not wished.refusal(machines.of(offer)))
                 if fit:
                     left, first = fit, first or job
-                elif any(not wished.refusal(machines[offer.id]) for offer in want.offers):
+                elif any(not wished.refusal(machines.of(offer)) for offer in want.offers):
                     found[id(want), job] = (
                         f"it wishes {wished.text}, which the machine for job {first} will not have, for that job wishes"
                         f" {wishes[first].text}"
                     )
                 else:
-                    why = "; ".join(dict.fromkeys(wished.refusal(machines[offer.id]) for offer in want.offers))
+                    why = "; ".join(dict.fromkeys(wished.refusal(machines.of(offer)) for offer in want.offers))
                     found[id(want), job] = f"no offer of pool {want.pool} has what it wishes ({wished.text}): {why}"
         return found
 
+
+class _Machines:
+    """What offers have, by what their provider and the settings say; each is looked at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known: dict[int, tuple[Offer, _Machine]] = {}
+
+    def of(self, offer: Offer) -> _Machine:
+        """What a machine of the offer has."""
+        # With the offer, so that no other one can come by its identity.
+        if id(offer) not in self._known:
+            self._known[id(offer)] = (offer, self._machine(offer))
+        return self._known[id(offer)][1]
+
     def _machine(self, offer: Offer) -> _Machine:
-        entries = [entry for pattern, entry in self.settings.offers.items() if fnmatchcase(offer.id, pattern)]
+        entries = [entry for pattern, entry in self._settings.offers.items() if fnmatchcase(offer.id, pattern)]
         types = {gres.type for gres in offer.shape.gres if gres.name == "gpu" and gres.type}
         models = _lower((*types, *(model for entry in entries for model in entry.gpu_models)))
         arch = next((e.arch for e in entries if e.arch), offer.hardware.architecture).lower()

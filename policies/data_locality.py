@@ -75,7 +75,7 @@ class DataLocality:
                     "" if found is None or found.near(offer) else f"not near store {found.store}, which has the input"
                 )
 
-            return without_offers(target, self.name, refusal)
+            return without_offers(target, self.name, refusal, alike=lambda want: where.get(id(want)))
         return self._nearest_first(snapshot, target, where)
 
     def _not_burst(self, snapshot: Snapshot, job: Job) -> str:
@@ -139,7 +139,9 @@ class DataLocality:
     def _cost(self, snapshot: Snapshot, want: Want, found: _Input) -> Callable[[Offer], Decimal]:
         """What offers are sorted by: the price of the whole job with its transfer, or whether they are near."""
         price = self.settings.far_per_gib
-        runs = [outlook.run_s for job in want.jobs if (outlook := snapshot.outlook.get(job)) is not None]
+        runs: list[float] = []
+        if price is not None:
+            runs = [outlook.run_s for job in want.jobs if (outlook := snapshot.outlook.get(job)) is not None]
         if price is None or not runs:
             return lambda offer: Decimal(0 if found.near(offer) else 1)
         hours = Decimal(min(max(runs), 1e9)) * want.nodes / 3600

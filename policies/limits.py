@@ -133,7 +133,7 @@ class Limits:
 
     def _narrow(self, unit: tuple[Want, ...], usage: _Usage) -> tuple[list[Want], str]:
         """The unit with the offers that are within the limits, and why it cannot be had at all."""
-        trial = _Usage(dict(usage.nodes), dict(usage.started))
+        trial = _Usage(dict(usage.nodes), dict(usage.started)) if len(unit) > 1 else usage
         narrowed: list[Want] = []
         for want in unit:
             reasons: dict[str, str] = {}
@@ -143,7 +143,8 @@ class Limits:
             if want.offers and not offers:
                 return [], "; ".join(dict.fromkeys(reasons.values()))
             narrowed.append(replace(want, offers=offers) if len(offers) < len(want.offers) else want)
-            trial.add(_keys(want.pool, offers[0].provider if offers else "", want.users), want.nodes)
+            if trial is not usage:
+                trial.add(_keys(want.pool, offers[0].provider if offers else "", want.users), want.nodes)
         return narrowed, ""
 
     def _excess(self, keys: tuple[Key, ...], nodes: int, trial: _Usage, unit: tuple[Want, ...], before: _Usage) -> str:

@@ -207,7 +207,7 @@ class Schedule:
                 return ""
             return f"window {one.name} of the schedule leaves out provider {offer.provider} until {one.until}"
 
-        return without_offers(target, self.name, refusal)
+        return without_offers(target, self.name, refusal, alike=lambda want: want.pool)
 
     def _at_most(self, snapshot: Snapshot, target: Target, one: _Open, most: int) -> Target:
         there = sum(1 for claim in snapshot.claims if one.covers(claim.pool))

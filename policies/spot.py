@@ -85,14 +85,13 @@ class Spot:
                 return ""
             if why := refused.get(id(want), "") or kinds.get(_kind(offer), ""):
                 return why
-            # Most wants of a pool have the very same offers.
             key = (want.pool, id(want.offers))
             if key not in dearest:
                 dearest[key] = self._dearest(want)
             most, why = dearest[key].get(offer.currency, (offer.price, ""))
             return why if offer.price > most else ""
 
-        return without_offers(target, self.name, refusal)
+        return without_offers(target, self.name, refusal, lambda want: (want.pool, refused.get(id(want))))
 
     def _wants(self, snapshot: Snapshot, target: Target) -> dict[int, str]:
         """By the identity of the want, why it is to have no spot machines at all."""

@@ -133,7 +133,11 @@ class Throttle:
             wants += () if why else unit
         target = replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
         shut = self._closed(offers, self.settings.offer_failures, snapshot.now)
-        return without_offers(target, self.name, lambda _, offer: shut.get(offer.id, "")) if shut else target
+        return (
+            without_offers(target, self.name, lambda _, offer: shut.get(offer.id, ""), alike=lambda _: "")
+            if shut
+            else target
+        )
 
     def _closed(self, found: dict[str, _Failures], least: int, now: float) -> dict[str, str]:
         return {
@@ -177,7 +181,7 @@ class Throttle:
             error = f": {last.error}" if last.error else ""
             return f"{last.key} failed {last.failures} time(s) ({last.cause}{error}); {who} is to try it first"
 
-        return without_offers(target, self.name, refusal)
+        return without_offers(target, self.name, refusal, alike=lambda want: trials.get(id(want)))
 
     def _slowly(self, snapshot: Snapshot, target: Target) -> Target:
         started: dict[str, int] = {}
