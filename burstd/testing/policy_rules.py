@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from burstd.model.claim import ClaimState
 from burstd.model.policy import Policy, Target, Want
 from burstd.model.shield import shielded_snapshot, shielded_target
@@ -18,12 +20,17 @@ def check(policy: Policy, snapshot: Snapshot, target: Target) -> Target:
     assert (found.placed, found.failed) == (target.placed, target.failed), "placed and failed are not a policy's"
     _check_wants(snapshot, target, found)
     _check_releases(snapshot, target, found)
-    changed = (found.wants, found.releases, found.offers) != (target.wants, target.releases, target.offers)
+    changed = (_told(found), found.releases, found.offers) != (_told(target), target.releases, target.offers)
     new = found.remarks[len(target.remarks) :]
     assert new or not changed, "each change comes with a remark"
     assert all(remark.by == policy.name for remark in new), "remarks bear the policy's name"
     assert all(r.reason and not r.reason.endswith(".") for r in new), "a reason is a sentence without a full stop"
     return found
+
+
+def _told(target: Target) -> tuple[Want, ...]:
+    """The wants, as far as a change of them must be told: not what is held back for them, and who pays."""
+    return tuple(replace(want, reserved=(), users=(), accounts=()) for want in target.wants)
 
 
 def _check_wants(snapshot: Snapshot, target: Target, found: Target) -> None:
