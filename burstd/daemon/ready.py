@@ -25,7 +25,7 @@ class Ready:
     resolved: Resolved
     pools: Mapping[str, Pool]
     plugins: Plugins
-    """All that there were; the modules of policies from files stay as long as these do."""
+    """All that there were."""
 
 
 def prepare(path: Path, patience: float = 1.0) -> Ready:

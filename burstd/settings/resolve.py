@@ -15,6 +15,7 @@ from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
 from burstd.settings.foreign import call_foreign
 from burstd.settings.load import secret_faults
 from burstd.settings.plugins import Group, Origin, Plugin, Plugins, PluginUnusable
+from burstd.settings.policy_files import PolicyFiles
 from burstd.settings.sections import ProviderSettings, Settings
 from burstd.settings.source import KeyPath
 from burstd.settings.staging import StoreSettings
@@ -30,6 +31,8 @@ class Chosen:
     origin: Origin = field(default_factory=Origin)
     home: Path | None = None
     """The file or folder whose lines are named where a policy fails."""
+    files: PolicyFiles | None = field(default=None, compare=False, repr=False)
+    """Kept here, as the modules of policies from files stay as long as these do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def _policy(
     except PolicyBroken as error:
         faults.append(Fault(("policies", name), f"the policy's settings break: {error}"))
         return None
-    return Chosen(name, plugin, made, origin, home) if made is not None else None
+    return Chosen(name, plugin, made, origin, home, plugins.files) if made is not None else None
 
 
 def _home(plugin: Plugin) -> Path | None:
