@@ -42,6 +42,8 @@ from burstd.model.snapshot import SlurmView, Snapshot
 
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _MIB = {"K": Decimal(1) / 1024, "": Decimal(1), "M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024) ** 2}
+_MOST = 500
+"""Characters of the wishes of a job."""
 _ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "arm": "aarch64"}
 _MAKERS = (("mi[0-9]*", "amd"), ("instinct*", "amd"), ("gaudi*", "intel"), ("max*", "intel"), ("pvc*", "intel"))
 """What models are called that are not NVIDIA's."""
@@ -206,7 +208,10 @@ class _Machines:
 
 def parse(text: str) -> _Wishes:
     """Reads ``nvidia-gpu=3 mem=300 ...``."""
-    shown = " ".join(text.split())
+    # It stands in messages that others read.
+    shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(shown) > _MOST:
+        return _Wishes(shown[:_MOST], fault=f"burst: wishes are to have no more than {_MOST} characters")
     checks: list[_Check] = []
     for part in shown.split():
         word, equals, value = part.partition("=")

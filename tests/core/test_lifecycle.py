@@ -17,7 +17,7 @@ from burstd.model.instance import Instance, InstanceState, Leftover
 from burstd.model.job import Job, JobState
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, Pool
-from burstd.model.plan import Action, Move, Register
+from burstd.model.plan import Action, Move, PowerDown, Register
 from burstd.model.provider import Idempotency
 from burstd.model.shape import Shape
 from burstd.model.snapshot import CloudView, Progress, Sighting, SlurmView, Snapshot, Unavailable
@@ -346,6 +346,16 @@ def test_a_cloud_that_refuses_late_is_taken_at_its_word(state: S, cause: str, er
     assert isinstance(move, Move)
     assert (move.new, move.error) == (S.FAILED, error)
     assert "No valid host" in move.reason
+
+
+def test_that_a_machine_was_taken_back_is_known_to_the_end() -> None:
+    why = "its machine is taken back: interruption"
+    (off,) = seen(claim(S.CLOSING, reason=why), node=node())
+    assert isinstance(off, PowerDown)
+    assert off.reason == why
+    (gone,) = seen(claim(S.TERMINATING, reason=off.reason), ended=frozenset({"c1"}), node=node(flags=OFF))
+    assert isinstance(gone, Move)
+    assert (gone.new, gone.error) == (S.GONE, "interrupted")
 
 
 def test_many_nodes_are_one_step() -> None:

@@ -115,6 +115,8 @@ def test_a_wish_that_nobody_meets_is_told() -> None:
         ("burst: gpu", "burst: gpu lacks a value: gpu=..."),
         ("burst: gpu=many", "burst: gpu=many: must be a number, such as 3 or 1.5"),
         ("burst: mem=3X", "burst: mem=3X: must be MiB, or a number and a unit: K, M, G or T"),
+        (f"burst: {'gpu=1 ' * 100}", "burst: wishes are to have no more than 500 characters"),
+        ("burst: \x1b[2Jx=1", "burst: word '[2Jx' is not known"),
         ("burst: tag=eu,,us", "burst: tag=eu,,us: must be words, with '|' or ',' between them"),
     ],
 )
