@@ -6,7 +6,7 @@ Whatever a policy does, one of two things comes of it: its answer, or PolicyBrok
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,12 @@ class Guarded:
         self._home = home
         self._rests_until = float("-inf")
 
+    def twin(self) -> Guarded:
+        """The same policy with a memory of its own: what comes of trials is not held against it."""
+        made = Guarded(self._policy, self._timeout_s, self._home, hard=self.hard)
+        made.asked, made._rests_until = self.asked, self._rests_until
+        return made
+
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """The policy's answer. Raises PolicyBroken."""
         if snapshot.now < self._rests_until:
@@ -69,6 +75,11 @@ class Guarded:
             took = time.perf_counter() - began + (before.took_s if before.at == snapshot.now else 0.0)
             failed_at, last = (snapshot.now, error) if error else (before.failed_at, before.error)
             self.asked = Asked(snapshot.now, took, bool(error), failed_at, last)
+
+
+def for_trial(policies: Sequence[Policy]) -> list[Policy]:
+    """The policies for a question that is no decision."""
+    return [policy.twin() if isinstance(policy, Guarded) else policy for policy in policies]
 
 
 def _answer(found: object) -> Target:

@@ -19,6 +19,7 @@ from burstd.core.tuning import Tuning
 from burstd.core.what_if import what_if
 from burstd.daemon.comments import Commenting
 from burstd.daemon.executor import Executor
+from burstd.daemon.guard import for_trial
 from burstd.daemon.history_desk import HistoryDesk
 from burstd.daemon.image_desk import ImageDesk
 from burstd.daemon.interruptions import Interruptions
@@ -257,7 +258,7 @@ class Reconciler:
         """What the next loop would do; does nothing."""
         snapshot = self.observe()
         snapshot = replace(snapshot, outlook=outlooks(snapshot))
-        return snapshot, decide(snapshot, self.rules.policies, self.rules.tuning)
+        return snapshot, decide(snapshot, for_trial(self.rules.policies), self.rules.tuning)
 
     def compare(self, policies: Sequence[Policy]) -> tuple[Snapshot, Plan, Plan]:
         """What the next loop would do, and what it would do by these policies; does nothing."""
@@ -268,11 +269,11 @@ class Reconciler:
         """The smallest changes with which a job of the last look would start; does nothing."""
         if self.latest is None:
             return ()
-        rules, tuning = self.rules, self.rules.tuning
+        policies, tuning = for_trial(self.rules.policies), self.rules.tuning
         return what_if(
             *self.latest,
             job_id,
-            lambda seen: make_target(seen, rules.policies, tuning.keep_node_s, tuning.spot_interruptions),
+            lambda seen: make_target(seen, policies, tuning.keep_node_s, tuning.spot_interruptions),
         )
 
     def _rest(self, snapshot: Snapshot, look_at: float) -> float:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from burstd.core.decide import decide
 from burstd.core.tuning import Tuning
-from burstd.daemon.guard import REST_S, Guarded
+from burstd.daemon.guard import REST_S, Guarded, for_trial
 from burstd.model.errors import PolicyBroken
 from burstd.model.plan import MakeClaim
 from burstd.model.policy import Target
@@ -183,6 +183,18 @@ def test_the_time_of_a_hard_policy_is_that_of_both_answers() -> None:
     guard = guarded(act, hard=True)
     decide(BUSY.snapshot, [guard], Tuning())
     assert guard.asked.took_s >= 0.004
+
+
+def test_what_comes_of_a_trial_is_not_held_against_a_policy() -> None:
+    hangs = True
+    guard = guarded(lambda s, t: swallows(s, t) if hangs else t)
+    with pytest.raises(PolicyBroken):
+        for_trial([guard])[0].evaluate(BUSY.snapshot, BUSY.target)
+    hangs = False
+    assert guard.evaluate(BUSY.snapshot, BUSY.target) == BUSY.target
+    took = guard.asked.took_s
+    for_trial([guard])[0].evaluate(BUSY.snapshot, BUSY.target)
+    assert guard.asked.took_s == took
 
 
 def breaking() -> st.SearchStrategy[Callable[[Snapshot, Target], Any]]:
