@@ -124,11 +124,11 @@ class _Group:
     def longer_than(self, elapsed_s: float) -> tuple[int, float]:
         """How many ran longer, and how long these did on average."""
         if not self._sorted:
-            self._sorted = sorted((*self._old, *self._fresh))
-            sums = [0.0]
-            for run in reversed(self._sorted):
+            runs, sums = sorted((*self._old, *self._fresh)), [0.0]
+            for run in reversed(runs):
                 sums.append(sums[-1] + run)
-            self._longer = sums[::-1]
+            # The policy that asks may be interrupted anywhere: what says that all is there comes last.
+            self._longer, self._sorted = sums[::-1], runs
         first = bisect_left(self._sorted, elapsed_s)
         count = len(self._sorted) - first
         return count, self._longer[first] / count if count else 0.0
