@@ -28,11 +28,13 @@ What an administrator asks for with ``burstctl scale`` is started all the same.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from math import inf
 from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
@@ -45,7 +47,8 @@ from burstd.model.offer import Offer
 from burstd.model.policy import PolicyPlugin, Remark, Target, Want, dropped, units, without_jobs, without_offers
 from burstd.model.snapshot import SlurmView, Snapshot
 
-_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+DAY_S = 86400.0
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": DAY_S}
 _LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h|d)")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -67,7 +70,7 @@ class Window(BaseModel):
 
     cron: str = ""
     """When it opens: ``30 7 * * mon-fri``."""
-    length: Annotated[float, BeforeValidator(_seconds)] = Field(default=0.0, ge=0, le=31 * 86400)
+    length: Annotated[float, BeforeValidator(_seconds)] = Field(default=0.0, ge=0, le=31 * DAY_S)
     """How long it is open then: seconds, or ``12h``."""
     begin: datetime | None = None
     """Instead of ``cron``: the date, or date and time, from which it is open, once."""
@@ -91,7 +94,7 @@ class Window(BaseModel):
     @field_validator("cron")
     @classmethod
     def _is_cron(cls, text: str) -> str:
-        if text and _next(_trigger(text, UTC), 0.0) is None:
+        if text and _next(_trigger(text, UTC), 0.0) == inf:
             raise ValueError("never comes round: there is no such day")
         return text
 
@@ -271,26 +274,30 @@ def _closes(window: Window, timezone: str, now: float) -> float | None:
     if window.begin is not None and window.end is not None:
         begin, end = _at(window.begin, timezone), _at(window.end, timezone)
         return end if begin <= now < end else None
-    trigger = _trigger(window.cron, _zone(timezone))
-    opened = _next(trigger, now - window.length + 1e-3)
-    if opened is None or opened > now:
-        return None
-    # The last time it opened: cron tells the next one only, so the moment to ask from is found by halving.
-    early, late = opened, now
-    while late - early > 30:
-        middle = (early + late) / 2
-        found = _next(trigger, middle)
-        if found is not None and found <= now:
-            early = opened = found
-        else:
-            late = middle
-    return opened + window.length
+    for day in range(int(now // DAY_S), int((now - window.length) // DAY_S) - 1, -1):
+        times = _times(window.cron, timezone, day)
+        if before := bisect_right(times, now):
+            closes = times[before - 1] + window.length
+            return closes if now < closes else None
+    return None
 
 
-def _next(trigger: CronTrigger, moment: float) -> float | None:
-    """The first time that is not before a moment."""
+@lru_cache(maxsize=1024)
+def _times(text: str, timezone: str, day: int) -> tuple[float, ...]:
+    """When an expression comes round in one day, counted from 1970 in UTC. Simulated years ask for each one often."""
+    trigger = _trigger(text, _zone(timezone))
+    moment, end = day * DAY_S, (day + 1) * DAY_S
+    found: list[float] = []
+    while (moment := _next(trigger, moment)) < end:
+        found.append(moment)
+        moment += 1
+    return tuple(found)
+
+
+def _next(trigger: CronTrigger, moment: float) -> float:
+    """The first time, in whole seconds, that is not before a moment; infinite: there is none."""
     found = trigger.get_next_fire_time(None, datetime.fromtimestamp(moment, trigger.timezone))
-    return found.timestamp() if found is not None else None
+    return found.timestamp() if found is not None else inf
 
 
 @lru_cache(maxsize=256)
