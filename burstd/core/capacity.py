@@ -7,9 +7,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from burstd.core.gres import GresCount, available, lacking_gres, take
+from burstd.core.gres import GresCount, available, has_gres, without
 from burstd.core.need import Share
+from burstd.core.rows import Row
 from burstd.model.claim import USABLE, Claim, ClaimState
+from burstd.model.job import Job
 from burstd.model.node import Node
 from burstd.model.offer import Pool
 from burstd.model.shape import Gres, Shape
@@ -39,16 +41,24 @@ _STATE_ORDER = {
 
 
 @dataclass(slots=True, eq=False)
+class Site:
+    """Where a bin stands, as far as jobs choose by it: bins that are alike in this share one."""
+
+    partitions: frozenset[str]
+    features: frozenset[str]
+
+
+@dataclass(slots=True, eq=False)
 class Bin:
     """Room on one node. Filled in place while jobs are placed; never leaves core/."""
 
     name: str
     kind: Kind
-    partitions: frozenset[str]
-    features: frozenset[str]
+    site: Site
     cpus: int
     memory_mib: int
     gres: GresCount
+    """Never changed in place: bins that are alike share one."""
     whole: bool
     """Nothing runs or is placed on it."""
     free_since: float = 0.0
@@ -57,9 +67,15 @@ class Bin:
     claim: Claim | None = None
     used: bool = False
     """A pending job was placed on it."""
-    jobs: list[str] = field(default_factory=list)
-    users: list[str] = field(default_factory=list)
-    accounts: list[str] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    """Of a new one the jobs that were placed on it."""
+    row: Row | None = None
+    index: int = 0
+    """Its place in the row."""
+    order: int = 0
+    """Of a new one the place in the queue of the first job that was placed on it."""
+    words: tuple[str, str] | None = None
+    """Verdict and reason for a job that is placed on it alone, once they are known."""
 
     def fits(self, share: Share) -> bool:
         """True where there is room for the share now."""
@@ -67,7 +83,7 @@ class Bin:
             share.cpus <= self.cpus
             and share.memory_mib <= self.memory_mib
             and (self.whole or not share.exclusive)
-            and (not share.gres or not lacking_gres(self.gres, share.gres))
+            and (not share.gres or has_gres(self.gres, share.gres))
         )
 
     def room(self, share: Share) -> int:
@@ -85,38 +101,83 @@ class Bin:
         # Requests that draw on the same kind are counted one by one.
         return 1 if share.gres else room
 
-    def put(self, share: Share, times: int = 1) -> Taken:
-        """Takes what fits; the answer undoes it."""
-        before = Taken(
-            self, self.cpus, self.memory_mib, self.gres.copy() if share.gres else None, self.whole, self.used
-        )
+    def put(self, share: Share, times: int = 1) -> None:
+        """Takes what fits."""
         self.cpus = 0 if share.exclusive else self.cpus - share.cpus * times
         self.memory_mib -= share.memory_mib * times
         if share.gres:
-            take(self.gres, tuple(Gres(g.name, g.type, g.count * times) for g in share.gres))
+            self.gres = without(self.gres, share.gres, times)
         self.whole = False
         self.used = True
-        return before
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a bin was like before a share was taken."""
+    """What a bin was like before something was taken."""
 
     bin: Bin
     cpus: int
     memory_mib: int
-    gres: GresCount | None
+    gres: GresCount
     whole: bool
     used: bool
 
+    @classmethod
+    def of(cls, found: Bin) -> Taken:
+        """As it is now."""
+        return cls(found, found.cpus, found.memory_mib, found.gres, found.whole, found.used)
+
     def undo(self) -> None:
         """Gives it back. The last taken is to be undone first."""
-        self.bin.cpus, self.bin.memory_mib, self.bin.whole, self.bin.used = (
-            self.cpus, self.memory_mib, self.whole, self.used,
+        self.bin.cpus, self.bin.memory_mib, self.bin.gres, self.bin.whole, self.bin.used = (
+            self.cpus, self.memory_mib, self.gres, self.whole, self.used,
         )  # fmt: skip
-        if self.gres is not None:
-            self.bin.gres = self.gres
+        if self.bin.row is not None:
+            self.bin.row.reopen(self.bin.index)
+
+
+class Stencils:
+    """Parts that many bins share, so that bins are cheap to make."""
+
+    def __init__(self) -> None:
+        self._sites: dict[tuple[tuple[str, ...], frozenset[str]], Site] = {}
+        self._gres: dict[tuple[tuple[Gres, ...], tuple[Gres, ...]], GresCount] = {}
+
+    def site(self, partitions: tuple[str, ...], features: frozenset[str]) -> Site:
+        """Of nodes of these partitions, with these features."""
+        found = self._sites.get((partitions, features))
+        if found is None:
+            found = self._sites[partitions, features] = Site(frozenset(partitions), features)
+        return found
+
+    def gres(self, there: tuple[Gres, ...], used: tuple[Gres, ...] = ()) -> GresCount:
+        """What is left of these where those are used."""
+        if not there and not used:
+            return _NO_GRES
+        found = self._gres.get((there, used))
+        if found is None:
+            found = self._gres[there, used] = GresCount(there)
+            found.add(used, -1)
+        return found
+
+    def of_shape(self, pool: Pool, slot: str, kind: Kind, claim: Claim | None = None) -> Bin:
+        """A slot with nothing on it."""
+        shape = pool.shape
+        return Bin(
+            slot, kind, self.site(pool.partitions, shape.features), shape.cpus, shape.memory_mib,
+            self.gres(shape.gres), True, 0.0, pool.name, claim,
+        )  # fmt: skip
+
+    def of_node(self, node: Node, kind: Kind, free_since: float, pool: str = "", claim: Claim | None = None) -> Bin:
+        """A node with what runs there."""
+        return Bin(
+            node.name, kind, self.site(node.partitions, node.features), node.cpus - node.cpus_allocated,
+            node.memory_mib - node.memory_allocated_mib, self.gres(node.gres, node.gres_used), not node.busy,
+            free_since, pool, claim,
+        )  # fmt: skip
+
+
+_NO_GRES = GresCount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +190,7 @@ class Capacity:
     """Free slots of each pool, in its order; taken from the front."""
     idle: tuple[tuple[Claim, Bin | None], ...]
     """OPEN and READY claims whose node is idle, with their bin where jobs may use it."""
+    stencils: Stencils
 
 
 def capacity(snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str]) -> Capacity:
@@ -139,11 +201,13 @@ def capacity(snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str]) -> C
         for name in r.nodes
     }  # fmt: skip
     bound = {name: job for job, names in snapshot.bound.items() for name in names}
+    stencils = Stencils()
+    others = slurm.nodes.keys() - ours - reserved_nodes
     common = [
-        _of_node(node, Kind.NODE, node.last_busy)
-        for node in slurm.nodes.values()
-        if node.name not in ours and node.name not in reserved_nodes and _takes_jobs(node)
-    ]
+        stencils.of_node(node, Kind.NODE, node.last_busy)
+        for name in others
+        if _takes_jobs(node := slurm.nodes[name])
+    ]  # fmt: skip
     reserved: dict[str, list[Bin]] = {}
     idle: list[tuple[Claim, Bin | None]] = []
     for claim in snapshot.claims:
@@ -151,25 +215,20 @@ def capacity(snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str]) -> C
         if claim.state not in USABLE or pool is None:
             continue
         node = slurm.nodes.get(claim.slot)
-        found = _of_claim(claim, pool, node, claim.slot in snapshot.held_slots)
+        found = _of_claim(claim, pool, node, claim.slot in snapshot.held_slots, stencils)
         if found is not None:
             owner = bound.get(claim.slot, "") or (claim.gang if found.kind is Kind.COMING else "")
             if owner in gangs or claim.slot in bound:
                 reserved.setdefault(owner, []).append(found)
             else:
                 common.append(found)
-        if claim.state in (ClaimState.OPEN, ClaimState.READY) and node is not None and not node.busy:
+        if (claim.state is ClaimState.OPEN or claim.state is ClaimState.READY) and node is not None and not node.busy:
             idle.append((claim, found))
     common.sort(key=_filling_order)
     for bins in reserved.values():
         bins.sort(key=_filling_order)
     free = {name: list(snapshot.free_slots(pool)) for name, pool in snapshot.pools.items()}
-    return Capacity(common, reserved, free, tuple(idle))
-
-
-def new_bin(pool: Pool, slot: str) -> Bin:
-    """The room that a new machine on this slot will have."""
-    return _of_shape(pool, slot, Kind.NEW, None)
+    return Capacity(common, reserved, free, tuple(idle), stencils)
 
 
 def shape_of(node: Node) -> Shape:
@@ -180,39 +239,25 @@ def shape_of(node: Node) -> Shape:
 def _takes_jobs(node: Node) -> bool:
     # PLANNED: the backfill scheduler keeps it for a job that waits for more than this node.
     return (
-        node.up and not node.drained and node.cpus_allocated < node.cpus
-        and not node.flags & {"PLANNED", "MAINTENANCE", "RESERVED", "FAIL", "REBOOT_REQUESTED"}
+        node.cpus_allocated < node.cpus and node.up and not node.drained
+        and node.flags.isdisjoint(_KEPT)
     )  # fmt: skip
 
 
-def _of_node(node: Node, kind: Kind, free_since: float, pool: str = "", claim: Claim | None = None) -> Bin:
-    gres = GresCount(node.gres)
-    gres.add(node.gres_used, -1)
-    return Bin(
-        node.name, kind, frozenset(node.partitions), node.features, node.cpus - node.cpus_allocated,
-        node.memory_mib - node.memory_allocated_mib, gres, not node.busy, free_since, pool, claim,
-    )  # fmt: skip
+_KEPT = frozenset({"PLANNED", "MAINTENANCE", "RESERVED", "FAIL", "REBOOT_REQUESTED"})
 
 
-def _of_shape(pool: Pool, slot: str, kind: Kind, claim: Claim | None) -> Bin:
-    shape = pool.shape
-    return Bin(
-        slot, kind, frozenset(pool.partitions), shape.features, shape.cpus, shape.memory_mib,
-        GresCount(shape.gres), True, 0.0, pool.name, claim,
-    )  # fmt: skip
-
-
-def _of_claim(claim: Claim, pool: Pool, node: Node | None, held: bool) -> Bin | None:
+def _of_claim(claim: Claim, pool: Pool, node: Node | None, held: bool, stencils: Stencils) -> Bin | None:
     if held or (node is not None and node.drained):
         return None
     if claim.state is not ClaimState.OPEN:
         # Slurm may have put jobs there already (it powered the slot up itself): what it gave away is gone.
         if node is not None and node.busy:
             return None
-        return _of_shape(pool, claim.slot, Kind.COMING, claim)
-    if node is None or not node.up or node.cpus_allocated >= node.cpus:
+        return stencils.of_shape(pool, claim.slot, Kind.COMING, claim)
+    if node is None or node.cpus_allocated >= node.cpus or not node.up:
         return None
-    return _of_node(node, Kind.OPEN, max(node.last_busy, claim.opened or claim.since), claim.pool, claim)
+    return stencils.of_node(node, Kind.OPEN, max(node.last_busy, claim.opened or claim.since), claim.pool, claim)
 
 
 def _filling_order(found: Bin) -> tuple[int, bool, int, float, str]:

@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from operator import is_
 
-from burstd.core.inputs import STAGING, Inputs
-from burstd.core.reasons import meaning
+from burstd.core.inputs import STAGING, Inputs, data_of
+from burstd.core.queue import Queue
+from burstd.core.reasons import Reason, meaning
+from burstd.core.request import Request, Requests
 from burstd.core.retry import begins_anew
 from burstd.model.job import Job, JobState
 from burstd.model.policy import Remark
 from burstd.model.snapshot import SlurmView, Snapshot
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.COMPLETING})
-_PENDING = frozenset({JobState.PENDING, JobState.REQUEUED, JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT})
+_UNSETTLED = STAGING | {"BeginTime", "Reservation"}
+"""Reasons with which it is not the job alone that says whether it counts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Ask:
     """Jobs that start together (the components of a het job) or one job, ``tasks`` times (an array)."""
 
-    jobs: tuple[Job, ...]
+    job: Job
+    """The job, or the leader of the het job."""
+    request: Request
     tasks: int = 1
     burst: bool = True
     """False: no pool serves its partitions; it is here because it competes for the other nodes."""
+    more: tuple[tuple[Job, Request], ...] = ()
+    """The other components of the het job."""
+    said: Remark | None = None
+    """What placement said of it last: said again where it is the same."""
 
     @property
-    def job(self) -> Job:
-        """The job, or the leader of the het job."""
-        return self.jobs[0]
+    def parts(self) -> tuple[tuple[Job, Request], ...]:
+        """All that start together."""
+        return ((self.job, self.request), *self.more)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All that start together."""
+        return (self.job, *(job for job, _ in self.more))
 
     def gang(self, task: str = "") -> str:
         """The word that the claims of its nodes bear: the job's id, the array task's id, the het job's id."""
@@ -45,6 +61,16 @@ class Ask:
         yield from task_ids(self.job.array_tasks)
 
 
+@dataclass(slots=True, eq=False)
+class _Out:
+    """What is said of jobs that do not count."""
+
+    remarks: tuple[Remark, ...] = ()
+
+
+_NOTHING = _Out()
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What counts, highest priority first, and a remark for each pending job of a burst partition that does not."""
@@ -53,6 +79,8 @@ class Demand:
     remarks: tuple[Remark, ...]
     look_at: float = float("inf")
     """When the next of those that do not count yet begins to, in burstd's time."""
+    het: bool = False
+    """There are het jobs among them."""
 
 
 def task_ids(text: str) -> Iterator[str]:
@@ -64,59 +92,115 @@ def task_ids(text: str) -> Iterator[str]:
             yield from (str(n) for n in range(int(first), int(last or first) + 1, int(step or 1)))
 
 
-def demand(snapshot: Snapshot) -> Demand:
+class DemandMemory:
+    """What need not be found out again of jobs that are the very same as at the last look."""
+
+    def __init__(self) -> None:
+        self.queue = Queue[Ask | _Out]()
+        self.requests = Requests()
+        self.unsettled: dict[int, Ask] = {}
+        """By the job's identity, the asks of the last look that were none of its notes."""
+        self.context: frozenset[str] = frozenset()
+        """The partitions for which they hold."""
+
+
+def demand(snapshot: Snapshot, memory: DemandMemory | None = None) -> Demand:
     """Reads the queue. Empty where Slurm could not be read."""
     if not isinstance(snapshot.slurm, SlurmView):
         return Demand((), ())
-    burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
-    running: Counter[str] = Counter()
-    pending: list[tuple[int, float, int, Job]] = []
-    for index, job in enumerate(snapshot.slurm.jobs):
-        if job.state in _PENDING:
-            pending.append((-job.priority, job.submitted, index, job))
-        elif job.array_job_id and job.state in _STARTED:
-            running[job.array_job_id] += job.tasks
-    pending.sort(key=lambda p: p[:3])
-    counted = _Counted(snapshot, running)
-    queue = [job for *_, job in pending]
-    components = _components(queue)
-    asks: list[Ask] = []
-    remarks: list[Remark] = []
-    for job in queue:
-        jobs: tuple[Job, ...] = (job,)
-        if job.het_job_id:
-            if job.het_job_id not in components:
-                continue
-            jobs = components.pop(job.het_job_id)
-        serves = not burst.isdisjoint(p for j in jobs for p in j.partitions)
-        tasks, why = counted.tasks(jobs)
-        if tasks:
-            asks.append(Ask(jobs, tasks, serves))
-        elif serves:
-            remarks += [Remark("demand", f"job:{j.id}", "wait", why) for j in jobs]
-    return Demand(tuple(asks), tuple(remarks), counted.look_at)
+    return _Look(snapshot, snapshot.slurm, memory or DemandMemory()).run()
 
 
-def _components(queue: Sequence[Job]) -> dict[str, tuple[Job, ...]]:
-    found: dict[str, list[Job]] = {}
-    for job in queue:
-        if job.het_job_id:
-            found.setdefault(job.het_job_id, []).append(job)
-    return {het: tuple(sorted(jobs, key=lambda j: j.het_offset)) for het, jobs in found.items()}
+class _Look:
+    """One look at the queue."""
 
-
-class _Counted:
-    """Decides job by job how many tasks count; arrays share their throttle."""
-
-    def __init__(self, snapshot: Snapshot, running: Counter[str]) -> None:
+    def __init__(self, snapshot: Snapshot, slurm: SlurmView, memory: DemandMemory) -> None:
         self._snapshot = snapshot
+        self._slurm = slurm
+        self._memory = memory
         self._now = snapshot.now
-        self._bound = snapshot.bound
-        self._taken = running
+        self._data = snapshot.data
         self._inputs = Inputs(snapshot)
-        self.look_at = float("inf")
+        self._pools = frozenset(partition for pool in snapshot.pools.values() for partition in pool.partitions)
+        self._burst: dict[tuple[str, ...], bool] = {}
+        self._reasons: dict[str, Reason] = {}
+        self._look_at = float("inf")
+        self._running: Counter[str] | None = None
+        self._components: dict[str, tuple[Job, ...]] | None = None
 
-    def tasks(self, jobs: tuple[Job, ...]) -> tuple[int, str]:
+    def run(self) -> Demand:
+        queue, before = self._memory.queue, self._memory.unsettled
+        queue.look(self._slurm.jobs, (self._pools, frozenset(self._data)))
+        found = list(queue.notes)
+        self._memory.unsettled = {}
+        if self._memory.context != self._pools:
+            self._memory.context, before = self._pools, {}
+        for at in [n for n, note in enumerate(queue.notes) if note is None]:
+            job = queue.pending[at]
+            if self._settled(job):
+                found[at] = queue.notes[at] = self._plain(job)
+                continue
+            jobs = self._together(job)
+            note = self._note(jobs) if jobs else _NOTHING
+            if isinstance(note, Ask):
+                known = before.get(id(job))
+                if known is not None and known.tasks == note.tasks and _same(known.jobs, jobs):
+                    note = known
+                self._memory.unsettled[id(job)] = note
+            found[at] = note
+        asks = tuple([note for note in found if type(note) is Ask])
+        out = [note.remarks for note in found if type(note) is _Out] if len(asks) < len(found) else []
+        return Demand(asks, tuple(chain.from_iterable(out)), self._look_at, self._components is not None)
+
+    def _settled(self, job: Job) -> bool:
+        """True where the answer hangs on the job alone, so that it is the same at the next look."""
+        return (
+            job.eligible <= self._now
+            and not job.het_job_id
+            and not job.tasks_limit
+            and not job.reservation
+            and job.reason not in _UNSETTLED
+            and (not self._data or data_of(self._data, job) is None)
+        )
+
+    def _together(self, job: Job) -> tuple[Job, ...]:
+        """The components of a het job, with the first of them; none with the others."""
+        if not job.het_job_id:
+            return (job,)
+        if self._components is None:
+            self._components = _components(self._memory.queue.pending)
+        return self._components.pop(job.het_job_id, ())
+
+    def _plain(self, job: Job) -> Ask | _Out:
+        """Of one whose answer hangs on it alone: most of a long queue."""
+        burst, reason = self._serves(job.partitions), self._meaning(job.reason)
+        if reason.counts and not job.dependency and job.state is JobState.PENDING:
+            return Ask(job, self._memory.requests.of(job), job.tasks or 1, burst)
+        if not burst:
+            return _NOTHING
+        return _Out((Remark("demand", f"job:{job.id}", "wait", self._keeps(job)),))
+
+    def _note(self, jobs: tuple[Job, ...]) -> Ask | _Out:
+        burst = any(self._serves(job.partitions) for job in jobs)
+        tasks, why = self._tasks(jobs)
+        if tasks:
+            (job, request), *more = [(job, self._memory.requests.of(job)) for job in jobs]
+            return Ask(job, request, tasks, burst, tuple(more))
+        return _Out(tuple(Remark("demand", f"job:{j.id}", "wait", why) for j in jobs)) if burst else _NOTHING
+
+    def _serves(self, partitions: tuple[str, ...]) -> bool:
+        known = self._burst.get(partitions)
+        if known is None:
+            known = self._burst[partitions] = not self._pools.isdisjoint(partitions)
+        return known
+
+    def _meaning(self, reason: str) -> Reason:
+        known = self._reasons.get(reason)
+        if known is None:
+            known = self._reasons[reason] = meaning(reason)
+        return known
+
+    def _tasks(self, jobs: tuple[Job, ...]) -> tuple[int, str]:
         """How many tasks of these jobs count, and why none does."""
         for job in jobs:
             why = self._keeps(job)
@@ -125,23 +209,25 @@ class _Counted:
         job = jobs[0]
         if not job.tasks_limit:
             return max(1, job.tasks), ""
-        left = job.tasks_limit - self._taken[job.array_job_id or job.id]
+        if self._running is None:
+            self._running = _started(self._slurm.jobs)
+        left = job.tasks_limit - self._running[job.array_job_id or job.id]
         if left <= 0:
             return 0, f"as many tasks of its array run as its % throttle allows ({job.tasks_limit})"
         tasks = min(max(1, job.tasks), left)
-        self._taken[job.array_job_id or job.id] += tasks
+        self._running[job.array_job_id or job.id] += tasks
         return tasks, ""
 
     def _keeps(self, job: Job) -> str:
         """Why more nodes would not start it; empty: they would."""
         if job.state is not JobState.PENDING:
             return f"it is {job.state.value.lower().replace('_', ' ')}"
-        bound = job.id in self._bound or job.het_job_id in self._bound
-        found = meaning(job.reason)
+        found = self._meaning(job.reason)
+        bound = job.id in self._snapshot.bound or job.het_job_id in self._snapshot.bound
         # The machine of one that begins anew boots while Slurm keeps it from starting.
         begun = begins_anew(job, self._snapshot) or (job.reason == "BeginTime" and 0 < job.eligible <= self._now)
         if job.eligible > self._now:
-            self.look_at = min(self.look_at, job.eligible)
+            self._look_at = min(self._look_at, job.eligible)
         data = self._inputs.of(job)
         if data is not None and data.held:
             return data.why
@@ -155,6 +241,27 @@ class _Counted:
         if job.reservation and not bound:
             return f"it asks for the reservation {job.reservation}, which has nodes of its own"
         if data is not None and data.why:
-            self.look_at = min(self.look_at, data.due)
+            self._look_at = min(self._look_at, data.due)
             return data.why
         return ""
+
+
+def _same(some: tuple[Job, ...], others: tuple[Job, ...]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def _components(queue: list[Job]) -> dict[str, tuple[Job, ...]]:
+    found: dict[str, list[Job]] = {}
+    for job in queue:
+        if job.het_job_id:
+            found.setdefault(job.het_job_id, []).append(job)
+    return {het: tuple(sorted(jobs, key=lambda j: j.het_offset)) for het, jobs in found.items()}
+
+
+def _started(jobs: tuple[Job, ...]) -> Counter[str]:
+    """How many tasks of each array run."""
+    running: Counter[str] = Counter()
+    for job in jobs:
+        if job.array_job_id and job.state in _STARTED:
+            running[job.array_job_id] += job.tasks
+    return running

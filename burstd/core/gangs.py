@@ -7,63 +7,63 @@ gang are its own: nothing else is packed on them, so that it can be bound to the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import chain
 
-from burstd.core.capacity import Bin, Kind, Taken, new_bin
-from burstd.core.constraint import Alternative, Expression, split
+from burstd.core.capacity import Bin, Kind, Taken
 from burstd.core.need import Share
 from burstd.core.packer import Outcome, Packer, undo
-from burstd.core.pattern import Pattern, Route
+from burstd.core.pattern import Part, Pattern, Route, Way, ways
 from burstd.model.job import Job
 
-Part = tuple[Job, Pattern]
+Member = tuple[Job, Pattern]
 Pick = Bin | tuple[Route, str]
 
 
 @dataclass(slots=True)
-class _Way:
-    """One way to start a job: its nodes, and what the new ones cost an hour."""
+class _Found:
+    """Nodes to start a job on, and what the new ones cost an hour."""
 
     picks: list[Pick]
     share: Share
     cost: Decimal
 
 
-def place_gang(packer: Packer, gang: str, parts: Sequence[Part]) -> Outcome:
-    """Places every part or none: one job of several nodes, or the components of a het job."""
+def place_gang(packer: Packer, gang: str, members: Sequence[Member]) -> Outcome:
+    """Places every member or none: one job of several nodes, or the components of a het job."""
     done = Outcome(left=1, given_up=packer.given_up(gang))
     taken: list[Taken] = []
     slots: list[tuple[str, str]] = []
     bins: list[Bin] = []
-    for index, (job, pattern) in enumerate(parts):
-        way = _best(packer, gang, job, pattern, done)
-        if way is None:
-            undo(taken)
+    for index, (job, pattern) in enumerate(members):
+        found = _best(packer, gang, job, pattern, done)
+        if found is None:
+            if taken:
+                undo(taken)
+                # What was looked at while others of the gang stood there is to be looked at again.
+                for _, one in members:
+                    one.ways = ()
             for pool, slot in reversed(slots):
                 packer.give_back(pool, [slot])
             done.there.clear()
             done.lacking = index
             # What is ready waits for the rest (until gate.py opens it to all); it is neither free nor idle.
-            for found in packer.reserved.get(gang, ()):
-                found.used = True
+            for kept in packer.reserved.get(gang, ()):
+                kept.used = True
             return done
-        for pick in way.picks:
+        for pick in found.picks:
             if isinstance(pick, Bin):
-                found = pick
-                done.there.append(found)
+                at = pick
+                done.there.append(at)
             else:
                 route, slot = pick
-                found = new_bin(route.pool, packer.take_slot(route, pattern, slot))
-                found.jobs.append(job.id)
-                found.users.append(job.user)
-                if job.account:
-                    found.accounts.append(job.account)
+                at = packer.new_bin(route, packer.take_slot(route, pattern, slot))
+                at.jobs.append(job)
                 slots.append((route.pool.name, slot))
-                bins.append(found)
-            taken.append(found.put(way.share))
+                bins.append(at)
+            taken.append(Taken.of(at))
+            at.put(found.share)
     done.new = bins
     done.left = 0
     if bins:
@@ -74,17 +74,15 @@ def place_gang(packer: Packer, gang: str, parts: Sequence[Part]) -> Outcome:
     return done
 
 
-def _best(packer: Packer, gang: str, job: Job, pattern: Pattern, done: Outcome) -> _Way | None:
-    best: _Way | None = None
+def _best(packer: Packer, gang: str, job: Job, pattern: Pattern, done: Outcome) -> _Found | None:
+    best: _Found | None = None
     own = _own(packer, gang, job)
-    for partition in job.partitions:
-        for alternative in pattern.need.constraint.alternatives:
-            for nodes, share in _splits(pattern, partition, alternative):
-                way = _fill(packer, _Try(job, pattern, partition, alternative, nodes, share), own, done)
-                if way is not None and (best is None or way.cost < best.cost):
-                    best = way
-                if best is not None and not best.cost:
-                    return best
+    for way in ways(pattern):
+        found = _fill(packer, _Try(job, pattern, way), own, done)
+        if found is not None and (best is None or found.cost < best.cost):
+            best = found
+        if best is not None and not best.cost:
+            return best
     return best
 
 
@@ -96,32 +94,22 @@ def _own(packer: Packer, gang: str, job: Job) -> list[Bin]:
     return sorted(own, key=lambda b: b.claim is None or job.id not in b.claim.jobs)
 
 
-def _splits(pattern: Pattern, partition: str, alternative: Alternative) -> list[tuple[int, Share]]:
-    """The numbers of nodes that it may be spread over: the fewest, and what each pool makes of it."""
-    fewest = max(pattern.need.nodes, sum(g.count for g in alternative))
-    counts = {fewest} | {max(fewest, r.nodes) for r in pattern.routes if partition in r.pool.partitions}
-    return [(nodes, pattern.need.share(nodes)) for nodes in sorted(counts)]
-
-
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """One way to be tried: in one partition, by one alternative of the constraint, on so many nodes."""
+    """One way to be tried for a job."""
 
     job: Job
     pattern: Pattern
-    partition: str
-    alternative: Alternative
-    nodes: int
-    share: Share
+    way: Way
 
 
-def _fill(packer: Packer, this: _Try, own: Sequence[Bin], done: Outcome) -> _Way | None:
+def _fill(packer: Packer, this: _Try, own: Sequence[Bin], done: Outcome) -> _Found | None:
     picks: list[Pick] = []
     used: set[str] = set()
     cost = Decimal(0)
-    for count, expression in split(this.alternative, this.nodes):
-        missing = count
-        for pick, name, price in _candidates(packer, this, expression, own, done):
+    for part in this.way.parts:
+        missing = part.count
+        for pick, name, price in _candidates(packer, this, part, own, done):
             if name in used:
                 continue
             used.add(name)
@@ -132,42 +120,52 @@ def _fill(packer: Packer, this: _Try, own: Sequence[Bin], done: Outcome) -> _Way
                 break
         if missing:
             return None
-    return _Way(picks, this.share, cost) if this.pattern.named <= used else None
+    return _Found(picks, this.way.share, cost) if this.pattern.named <= used else None
 
 
 def _candidates(
-    packer: Packer, this: _Try, expression: Expression, own: Sequence[Bin], done: Outcome
+    packer: Packer, this: _Try, part: Part, own: Sequence[Bin], done: Outcome
 ) -> Iterator[tuple[Pick, str, Decimal]]:
     """Nodes that can take one share, in the order in which they are to be taken."""
-    pattern, share = this.pattern, this.share
-
-    def good(found: Bin) -> bool:
-        return (
-            this.partition in found.partitions
-            and found.fits(share)
-            and found.name not in pattern.excluded
-            and expression.holds(found.features)
-        )
-
-    def free_to_take(found: Bin) -> bool:
-        """A slot that this plan fills for others is theirs, and so is a claim on its way that others wait for."""
-        if found.kind is Kind.COMING:
-            return found.whole and found.name not in packer.promised
-        return found.kind is not Kind.NEW
-
-    yield from ((b, b.name, Decimal(0)) for b in own if good(b))
-    common = chain(packer.site.rest(), packer.open.rest(), packer.later.rest())
-    usable: Iterator[Bin] = (b for b in common if free_to_take(b) and good(b) and not packer.stale(this.job, b, done))
+    pattern, share = this.pattern, this.way.share
+    right = _right(this, part)
+    yield from ((b, b.name, Decimal(0)) for b in own if b.fits(share) and right(b))
+    usable: Iterable[Bin] = (b for b in _common(packer, share, part, right) if not packer.stale(this.job, b, done))
     if pattern.named:
-        usable = iter(sorted(usable, key=lambda b: b.name not in pattern.named))
+        usable = sorted(usable, key=lambda b: b.name not in pattern.named)
     yield from ((b, b.name, Decimal(0)) for b in usable)
     if done.stuck or done.given_up:
         return
     for route in pattern.routes:
         pool = route.pool
-        if route.price is None or this.partition not in pool.partitions or not expression.holds(pool.shape.features):
+        if route.price is None or this.way.partition not in pool.partitions:
             continue
-        if share.lacking(pool.shape):
+        if not part.expression.holds(pool.shape.features) or share.lacking(pool.shape):
             continue
         for slot in packer.slots(route, pattern):
             yield (route, slot), slot, route.price
+
+
+def _right(this: _Try, part: Part) -> Callable[[Bin], bool]:
+    """Tells of a bin with room whether it may be taken."""
+    partition, excluded, holds = this.way.partition, this.pattern.excluded, part.expression.holds
+
+    def right(found: Bin) -> bool:
+        # What this plan fills for others is theirs, and so is a claim on its way that others wait for.
+        if found.kind is Kind.NEW:
+            return False
+        return partition in found.site.partitions and found.name not in excluded and holds(found.site.features)
+
+    return right
+
+
+def _common(packer: Packer, share: Share, part: Part, right: Callable[[Bin], bool]) -> Iterator[Bin]:
+    """The nodes that are nobody's, in the order in which they are filled."""
+
+    def free(found: Bin) -> bool:
+        return right(found) and (found.kind is not Kind.COMING or (found.whole and found.name not in packer.promised))
+
+    for kind, row in ((Kind.NODE, packer.site), (Kind.OPEN, packer.open), (Kind.COMING, packer.later)):
+        # What has no room now has none for the next one either.
+        start = part.cursors[kind] = row.find(part.cursors.get(kind, 0), share, free)
+        yield from row.rest(start, share, free)

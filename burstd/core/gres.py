@@ -47,18 +47,23 @@ def lacking_gres(there: GresCount, wanted: tuple[Gres, ...]) -> str:
     return ""
 
 
-def take(there: GresCount, wanted: tuple[Gres, ...]) -> list[Gres]:
-    """Takes a request that fits, requests with a type first; says what was taken, so that it can be given back."""
-    taken: list[Gres] = []
-    for g in sorted(wanted, key=lambda w: not w.type):
-        left = g.count
+def has_gres(there: GresCount, wanted: tuple[Gres, ...]) -> bool:
+    """True where every request can be met."""
+    if len(wanted) == 1:
+        return available(there, wanted[0].name, wanted[0].type) >= wanted[0].count
+    return not lacking_gres(there, wanted)
+
+
+def without(there: GresCount, wanted: tuple[Gres, ...], times: int = 1) -> GresCount:
+    """What a request that fits leaves, taken so often: requests with a type are served first."""
+    left = there.copy()
+    for g in wanted if len(wanted) == 1 else sorted(wanted, key=lambda w: not w.type):
+        count = g.count * times
         for key in [(g.name, g.type)] if g.type else sorted(k for k in there if k[0] == g.name):
-            part = min(left, there.get(key, 0))
-            if part:
-                there[key] -= part
-                left -= part
-                taken.append(Gres(key[0], key[1], part))
-    return taken
+            part = min(count, left.get(key, 0))
+            left[key] = left.get(key, 0) - part
+            count -= part
+    return left
 
 
 def describe(gres: Iterable[Gres]) -> str:

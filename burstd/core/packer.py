@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import islice
 
-from burstd.core.capacity import Bin, Capacity, Kind, Taken, new_bin
+from burstd.core.capacity import Bin, Capacity, Kind, Taken
 from burstd.core.pattern import Pattern, Route
+from burstd.core.rows import Row
 from burstd.model.job import Job
 from burstd.model.snapshot import Snapshot
 
@@ -37,19 +38,6 @@ class Outcome:
     """Which part of a gang found no room."""
 
 
-@dataclass(slots=True)
-class Row:
-    """Bins in the order in which they are filled."""
-
-    bins: list[Bin]
-    first: int = 0
-    """Index of the first that has a CPU left."""
-
-    def rest(self) -> Iterator[Bin]:
-        """Those from the first that has a CPU left."""
-        return islice(self.bins, self.first, None)
-
-
 class Packer:
     """The bins while they are filled."""
 
@@ -61,76 +49,93 @@ class Packer:
         """Nodes of the site on which a job starts at once."""
         self.open = Row([found for found in capacity.common if found.kind is Kind.OPEN])
         """Burst nodes on which a job starts at once."""
-        self.later = Row([found for found in capacity.common if found.kind > Kind.OPEN])
+        self.later = Row([found for found in capacity.common if found.kind is Kind.COMING])
         """Claims on their way; new slots of single jobs are added at the end."""
-        self._made_for: dict[str, Row] = {}
+        self.made_for: dict[str, list[Bin]] = {}
         self.promised: set[str] = set()
         """Claims on their way for a job that still waits. Others may fill what it leaves, but no gang takes them."""
         for found in (*self.later.bins, *self.open.bins):
-            for job in waiting & set(found.claim.jobs) if found.claim is not None else ():
-                if found.kind > Kind.OPEN:
-                    self.promised.add(found.name)
-                self._made_for.setdefault(job, Row([])).bins.append(found)
+            for job in found.claim.jobs if found.claim is not None else ():
+                if job in waiting:
+                    if found.kind is Kind.COMING:
+                        self.promised.add(found.name)
+                    self.made_for.setdefault(job, []).append(found)
         self.gangs: list[tuple[str, list[Bin]]] = []
         """New slots of gangs, by gang."""
-        self._free = {pool: dict.fromkeys(slots) for pool, slots in capacity.free.items()}
+        self.special = doubted(snapshot) | self.reserved.keys() | self.made_for.keys()
+        """Jobs of which more is to be known than their pattern."""
+        self._stencils = capacity.stencils
+        self._free = {pool: deque(slots) for pool, slots in capacity.free.items()}
         self._covered_since = snapshot.progress.covered_since
         self._tried_since = snapshot.progress.tried_since
 
-    def place_single(self, job: Job, pattern: Pattern, tasks: int) -> Outcome:
+    def place_one(self, job: Job, pattern: Pattern, order: int) -> Bin | None:
+        """Places one of which nothing is known but its pattern: the short way for most of a long queue."""
+        pattern.left -= 1
+        share, usable, cursors = pattern.request.alone, pattern.usable, pattern.cursors
+        for kind, row in ((Kind.NODE, self.site), (Kind.OPEN, self.open), (Kind.COMING, self.later)):
+            at = row.find(cursors.get(kind, 0), share, usable)
+            cursors[kind] = at
+            if at < len(row.bins):
+                found = row.bins[at]
+                break
+        else:
+            fresh = self._new_bin(pattern, 1, order)
+            if fresh is None:
+                return None
+            found = fresh
+        found.put(share)
+        if found.kind is Kind.NEW:
+            found.jobs.append(job)
+        return found
+
+    def place_single(self, job: Job, pattern: Pattern, tasks: int, order: int) -> Outcome:
         """Places jobs of one node: as many of the tasks as there is room for."""
         done = Outcome(left=tasks)
         pattern.left -= tasks
-        if job.id in self.reserved:
-            self._fill(Row(self.reserved[job.id]), 0, job, pattern, done)
-        pattern.cursor_site = self._fill(self.site, pattern.cursor_site, job, pattern, done)
+        self._fill(self.reserved.get(job.id, ()), job, pattern, done)
+        self._fill_row(Kind.NODE, self.site, job, pattern, done)
         # What was made for it, open or not, comes before what is open for all: else the first node that opens would be
         # counted for a job that has one of its own on the way, and another be started for the job that needs it.
-        if job.id in self._made_for:
-            self._fill(self._made_for[job.id], 0, job, pattern, done)
-        pattern.cursor_open = self._fill(self.open, pattern.cursor_open, job, pattern, done)
-        pattern.cursor_later = self._fill(self.later, pattern.cursor_later, job, pattern, done)
+        self._fill(self.made_for.get(job.id, ()), job, pattern, done)
+        self._fill_row(Kind.OPEN, self.open, job, pattern, done)
+        self._fill_row(Kind.COMING, self.later, job, pattern, done)
         done.given_up = self.given_up(job.id)
         while done.left and not done.stuck and not done.given_up:
-            found = self._new_bin(pattern, done.left)
+            found = self._new_bin(pattern, done.left, order)
             if found is None:
                 break
-            self.later.bins.append(found)
-            self._fill(self.later, len(self.later.bins) - 1, job, pattern, done)
+            self._fill((found,), job, pattern, done)
         return done
 
-    def _fill(self, row: Row, start: int, job: Job, pattern: Pattern, done: Outcome) -> int:
-        """First fit from ``start``; returns the index before which no bin has room for the pattern any more."""
-        share, bins = pattern.alone, row.bins
-        full = start = max(start, row.first)
-        for index in range(start, len(bins)):
-            if not done.left:
-                break
-            found = bins[index]
+    def _fill_row(self, kind: Kind, row: Row, job: Job, pattern: Pattern, done: Outcome) -> None:
+        if done.left:
+            share = pattern.request.alone
+            start = pattern.cursors[kind] = row.find(pattern.cursors.get(kind, 0), share, pattern.usable)
+            self._fill(row.rest(start, share, pattern.usable), job, pattern, done)
+
+    def _fill(self, bins: Iterable[Bin], job: Job, pattern: Pattern, done: Outcome) -> None:
+        """First fit."""
+        share = pattern.request.alone
+        for found in bins if done.left else ():
             room = found.room(share) if pattern.usable(found) else 0
-            if room and not self.stale(job, found, done):
+            while room and done.left and not self.stale(job, found, done):
                 times = min(room, done.left)
                 found.put(share, times)
-                room -= times
                 self._note(found, job, times, done)
-            if not room and full == index:
-                full = index + 1
-        while row.first < len(bins) and bins[row.first].cpus <= 0:
-            row.first += 1
-        return full
+                room = found.room(share)
+            if not done.left:
+                break
 
     def _note(self, found: Bin, job: Job, times: int, done: Outcome) -> None:
         done.left -= times
+        bins = done.new if found.kind is Kind.NEW else done.there
+        if not bins or bins[-1] is not found:
+            bins.append(found)
         if found.kind is Kind.NEW:
-            done.new.append(found)
             done.tasks_new += times
-            found.jobs.append(job.id)
-            if job.user not in found.users:
-                found.users.append(job.user)
-            if job.account and job.account not in found.accounts:
-                found.accounts.append(job.account)
+            found.jobs.append(job)
         else:
-            done.there.append(found)
             done.tasks_there += times
 
     def stale(self, job: Job, found: Bin, done: Outcome) -> bool:
@@ -152,7 +157,7 @@ class Packer:
         since = self._tried_since.get(job)
         return since is not None and self.now - since > OPEN_TRUST_S
 
-    def _new_bin(self, pattern: Pattern, tasks: int) -> Bin | None:
+    def _new_bin(self, pattern: Pattern, tasks: int, order: int) -> Bin | None:
         """A new slot of the pool that holds all that is left of the pattern for the least money."""
         best: tuple[Decimal, Decimal, str] | None = None
         chosen: Route | None = None
@@ -163,34 +168,56 @@ class Packer:
             rank = (route.price * -(-left // route.room), route.price, route.pool.name)
             if best is None or rank < best:
                 best, chosen = rank, route
-        return None if chosen is None else new_bin(chosen.pool, self.take_slot(chosen, pattern))
+        if chosen is None:
+            return None
+        found = self.new_bin(chosen, self.take_slot(chosen, pattern))
+        found.order = order
+        self.later.add(found)
+        return found
+
+    def new_bin(self, route: Route, slot: str) -> Bin:
+        """The room that a new machine on this slot will have."""
+        return self._stencils.of_shape(route.pool, slot, Kind.NEW)
 
     def has_slot(self, route: Route, pattern: Pattern) -> bool:
         """True where the pool has a free slot that the pattern allows."""
         free = self._free[route.pool.name]
-        if not (pattern.excluded or pattern.named):
-            return bool(free)
-        return any(pattern.allows(slot) for slot in free)
+        return any(map(pattern.allows, free)) if pattern.choosy else bool(free)
 
-    def slots(self, route: Route, pattern: Pattern) -> list[str]:
-        """The free slots that the pattern allows, named ones first."""
-        free = [slot for slot in self._free[route.pool.name] if slot not in pattern.excluded]
-        return sorted(free, key=lambda slot: slot not in pattern.named) if pattern.named else free
+    def slots(self, route: Route, pattern: Pattern) -> Iterable[str]:
+        """The free slots that the pattern allows, named ones first. To be used up before a slot is taken."""
+        free = self._free[route.pool.name]
+        if not pattern.choosy:
+            return free
+        allowed = [slot for slot in free if slot not in pattern.excluded]
+        return sorted(allowed, key=lambda slot: slot not in pattern.named)
 
     def take_slot(self, route: Route, pattern: Pattern, slot: str = "") -> str:
         """Takes a slot, by default the first that the pattern allows."""
         free = self._free[route.pool.name]
-        slot = slot or next(s for s in free if pattern.allows(s))
-        del free[slot]
+        slot = slot or (next(filter(pattern.allows, free)) if pattern.choosy else free[0])
+        if free[0] == slot:
+            free.popleft()
+        else:
+            free.remove(slot)
         return slot
 
     def give_back(self, pool: str, slots: list[str]) -> None:
         """Undoes take_slot; the slots come first again."""
-        self._free[pool] = dict.fromkeys(slots) | self._free[pool]
+        self._free[pool].extendleft(reversed(slots))
 
     def free_count(self, pool: str) -> int:
         """How many slots of the pool are still free."""
         return len(self._free[pool])
+
+
+def doubted(snapshot: Snapshot) -> frozenset[str]:
+    """Jobs and gangs for which open room is no longer trusted, or nodes are no longer started."""
+    now, progress = snapshot.now, snapshot.progress
+    return frozenset(
+        [job for job, since in progress.covered_since.items() if now - since > NODE_TRUST_S]
+        + [job for job, since in progress.tried_since.items() if now - since > OPEN_TRUST_S]
+    )
 
 
 def undo(taken: list[Taken]) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that ask for the same are one pattern: what can run it is worked out once, however many they are."""
+"""A request in one world: which pools can run it, and what was found out about it while jobs are placed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from burstd.core.capacity import Bin, new_bin, shape_of
-from burstd.core.constraint import split
-from burstd.core.need import Need, Share, need
+from burstd.core.capacity import Bin, Kind, Site, Stencils, shape_of
+from burstd.core.constraint import Expression, split
+from burstd.core.need import Need, Share
+from burstd.core.request import Fit, Request
 from burstd.model.claim import USABLE
-from burstd.model.job import Job
 from burstd.model.offer import Offer, Pool
 from burstd.model.shape import Shape
 from burstd.model.snapshot import SlurmView, Snapshot
@@ -34,93 +34,118 @@ class Route:
 
 
 @dataclass(slots=True, eq=False)
+class Part:
+    """So many of the nodes of a way: those for which the expression holds. ``cursors`` as in Pattern, by row."""
+
+    count: int
+    expression: Expression
+    cursors: dict[Kind, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Way:
+    """One way to start a job of several nodes: in one partition, by one alternative of the constraint."""
+
+    partition: str
+    share: Share
+    parts: tuple[Part, ...]
+
+
+@dataclass(slots=True, eq=False)
 class Pattern:
     """One request, and what was found out about it while placing. Never leaves core/."""
 
-    need: Need
-    partitions: tuple[str, ...]
-    excluded: frozenset[str]
-    named: frozenset[str]
+    request: Request
     routes: tuple[Route, ...]
     """Cheapest node first; those without an offer last."""
     lacking: Mapping[str, str]
     """What each other pool of its partitions lacks, by the pool's name."""
-    alone: Share
-    """What one node gives that takes all of it."""
     gang: bool
     """It takes more than one node."""
     left: int = 0
     """How many of it are still to be placed."""
-    cursor_site: int = 0
-    """Index of the first node of the site that may have room: room only shrinks."""
-    cursor_open: int = 0
-    """The same for burst nodes that are open."""
-    cursor_later: int = 0
-    """The same for those that are on their way or new."""
+    cursors: dict[Kind, int] = field(default_factory=dict)
+    """Index, in each row, of the first bin that may have room for one of one node: room only shrinks."""
     full: bool = False
-    """No room was found for a gang of it; there will be none for the next."""
+    """No room was found for one of it; there will be none for the next."""
     why: tuple[str, str] | None = None
     """Verdict and reason, once one of it was left out."""
-    _usable: dict[tuple[frozenset[str], frozenset[str]], bool] = field(default_factory=dict)
+    ways: tuple[Way, ...] = ()
+    _usable: dict[Site, bool] = field(default_factory=dict)
+
+    @property
+    def need(self) -> Need:
+        """What one of it needs."""
+        return self.request.need
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """Where it may run."""
+        return self.request.partitions
+
+    @property
+    def excluded(self) -> frozenset[str]:
+        """Nodes that it must not run on."""
+        return self.request.excluded
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Nodes that it asks for."""
+        return self.request.named
+
+    @property
+    def choosy(self) -> bool:
+        """It names nodes, or excludes some."""
+        return bool(self.request.excluded or self.request.named)
 
     def allows(self, name: str) -> bool:
-        """True where the job may run on the node of this name (``--exclude``, ``--nodelist`` of one node)."""
-        return name not in self.excluded and (not self.named or self.need.nodes > 1 or name in self.named)
+        """See Request."""
+        return self.request.allows(name)
 
     def usable(self, found: Bin) -> bool:
         """True where partition, features and name are right for a job of one node."""
-        key = (found.partitions, found.features)
-        known = self._usable.get(key)
+        known = self._usable.get(found.site)
         if known is None:
-            known = not found.partitions.isdisjoint(self.partitions) and self.need.constraint.of_one_node(
-                found.features
-            )
-            self._usable[key] = known
-        return known and (not (self.excluded or self.named) or self.allows(found.name))
+            holds = self.need.constraint.of_one_node
+            site = found.site
+            known = self._usable[site] = not site.partitions.isdisjoint(self.partitions) and holds(site.features)
+        return known and (not self.choosy or self.allows(found.name))
 
 
 class Patterns:
-    """Sorts jobs into patterns."""
+    """The patterns of one world."""
 
     def __init__(self, snapshot: Snapshot, slurm: SlurmView, offers: Mapping[str, tuple[Offer, ...]]) -> None:
         self._snapshot = snapshot
         self._slurm = slurm
         self._offers = offers
-        self._known: dict[tuple[object, ...], Pattern] = {}
+        self._known: dict[Request, Pattern] = {}
         self._others: Counter[tuple[tuple[str, ...], Shape]] | None = None
 
-    def of(self, job: Job) -> Pattern:
-        """The job's pattern."""
-        key = (
-            job.partitions, job.nodes, job.nodes_max, job.cpus, job.cpus_per_node, job.memory_mib, job.memory_per_cpu,
-            job.gres_per_node, job.gres_per_job, job.constraint, job.exclusive, job.excluded_nodes, job.node_list,
-        )  # fmt: skip
-        found = self._known.get(key)
+    def of(self, request: Request) -> Pattern:
+        """The request's pattern."""
+        found = self._known.get(request)
         if found is None:
-            found = self._known[key] = self._new(job)
+            found = self._known[request] = self._new(request)
         return found
 
-    def _new(self, job: Job) -> Pattern:
-        wanted = need(job)
+    def _new(self, request: Request) -> Pattern:
+        wanted = request.need
         routes: list[Route] = []
         lacking: dict[str, str] = {}
         for pool in self._snapshot.pools.values():
-            if set(pool.partitions).isdisjoint(job.partitions):
+            if set(pool.partitions).isdisjoint(request.partitions):
                 continue
-            nodes = _missing(wanted, pool)
-            if isinstance(nodes, str):
-                lacking[pool.name] = nodes
+            fit = fit_of(request, pool)
+            if isinstance(fit, str):
+                lacking[pool.name] = fit
                 continue
-            share = wanted.share(nodes)
             offers = self._offers.get(pool.name, ())
-            price = offers[0].price if offers else None
-            routes.append(Route(pool, nodes, share, new_bin(pool, "").room(share), price))
+            routes.append(Route(pool, fit.nodes, fit.share, fit.room, offers[0].price if offers else None))
         routes.sort(key=lambda r: (r.price is None, r.price or Decimal(0), r.pool.name))
         several = wanted.nodes > 1 or wanted.constraint.fewest_nodes > 1
-        return Pattern(
-            wanted, job.partitions, frozenset(job.excluded_nodes), frozenset(job.node_list), tuple(routes), lacking,
-            alone=wanted.share(1), gang=several or (bool(routes) and all(route.nodes > 1 for route in routes)),
-        )  # fmt: skip
+        gang = several or (bool(routes) and all(route.nodes > 1 for route in routes))
+        return Pattern(request, tuple(routes), lacking, gang)
 
     def elsewhere(self, pattern: Pattern) -> bool:
         """True where nodes that are in no pool, in whatever state, could run it, alone or with the pools' slots."""
@@ -176,6 +201,40 @@ class Patterns:
             for alternative in wanted.constraint.alternatives
             for nodes in set(fitting.values())
         )
+
+
+def ways(pattern: Pattern) -> tuple[Way, ...]:
+    """The ways to start it, for jobs of several nodes: those that it may be spread over the fewest nodes come first."""
+    if not pattern.ways:
+        wanted = pattern.need
+        pattern.ways = tuple(
+            Way(partition, share, tuple(Part(count, expression) for count, expression in split(alternative, nodes)))
+            for partition in pattern.partitions
+            for alternative in wanted.constraint.alternatives
+            for nodes, share in _splits(pattern, partition, max(wanted.nodes, sum(g.count for g in alternative)))
+        )
+    return pattern.ways
+
+
+def _splits(pattern: Pattern, partition: str, fewest: int) -> list[tuple[int, Share]]:
+    """The numbers of nodes that it may be spread over: the fewest, and what each pool makes of it."""
+    counts = {fewest} | {max(fewest, r.nodes) for r in pattern.routes if partition in r.pool.partitions}
+    return [(nodes, pattern.need.share(nodes)) for nodes in sorted(counts)]
+
+
+def fit_of(request: Request, pool: Pool) -> Fit | str:
+    """How it fits the pool's slots, or what one of them lacks."""
+    known = request.fits.get(pool.name)
+    if known is None or known[0] is not pool:
+        nodes = _missing(request.need, pool)
+        fit: Fit | str
+        if isinstance(nodes, str):
+            fit = nodes
+        else:
+            share = request.need.share(nodes)
+            fit = Fit(nodes, share, Stencils().of_shape(pool, "", Kind.NEW).room(share))
+        known = request.fits[pool.name] = (pool, fit)
+    return known[1]
 
 
 def _missing(wanted: Need, pool: Pool) -> int | str:

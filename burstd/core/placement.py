@@ -7,6 +7,8 @@ looked at again, so that the time grows with jobs plus patterns times bins, not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from burstd.core.capacity import Bin, Kind, capacity
 from burstd.core.demand import Ask, Demand, task_ids
@@ -53,41 +55,27 @@ class _Placement:
         self._slurm = slurm
         self._judged = judged
         self._offers = offers
-        self._spot_interruptions = spot_interruptions
+        # Without interruptions nobody's machines need be counted.
+        self._most = spot_interruptions if snapshot.interruptions else 0
         self._patterns = Patterns(snapshot, slurm, offers)
-        self._remarks: list[Remark] = []
         self._placed: dict[str, tuple[str, ...]] = {}
-        self._order: dict[str, int] = {}
 
     def run(self, demand: Demand) -> Target:
-        asks = [(ask, [self._patterns.of(job) for job in ask.jobs]) for ask in demand.asks]
-        self._order = {job.id: index for index, ask in enumerate(demand.asks) for job in ask.jobs}
-        for ask, patterns in asks:
-            for pattern in patterns:
-                pattern.left += ask.tasks
+        of = self._patterns.of
+        for ask in demand.asks:
+            of(ask.request).left += ask.tasks
+            for _, request in ask.more:
+                of(request).left += ask.tasks
         room = capacity(self._snapshot, self._slurm, self._gangs(demand))
-        packer = Packer(self._snapshot, room, self._order.keys())
+        packer = Packer(self._snapshot, room, self._waiting(demand))
         wording = Wording(self._snapshot, self._judged, self._patterns, packer)
-        said: list[tuple[Ask, tuple[str, str], Bin | None]] = []
-        for ask, patterns in asks:
-            if len(ask.jobs) == 1 and not patterns[0].gang:
-                done = packer.place_single(ask.job, patterns[0], ask.tasks)
-                if done.there:
-                    self._placed[ask.job.id] = tuple(b.name for b in done.there)
-            else:
-                done = self._place_gangs(packer, ask, patterns)
-            if ask.burst:
-                alone = (
-                    done.new[0] if ask.tasks == 1 and not done.left and not done.there and len(done.new) == 1 else None
-                )
-                said.append((ask, wording.of(ask, patterns, done), alone))
-        for ask, words, alone in said:
+        alone = self._fill(demand, packer, wording)
+        for ask, found in alone if self._most else ():
             # Which offer comes first for a new node hangs on all the jobs that share it.
-            times = self._times(alone.jobs) if alone is not None else 0
-            own = times and self._times(job.id for job in ask.jobs)
-            whose = "its machines" if own else _SHARED
-            verdict, reason = wording.new_node(alone, times, whose) if alone is not None and times else words
-            self._remarks += [Remark("placement", f"job:{job.id}", verdict, reason) for job in ask.jobs]
+            times = self._times(job.id for job in found.jobs)
+            if times:
+                whose = "its machines" if self._times(job.id for job in ask.jobs) else _SHARED
+                _say(ask, *wording.new_node(found, times, whose))
         releases = tuple(
             Release(claim.id, claim.pool, f"{claim.slot} is idle and no pending job needs it")
             for claim, found in room.idle
@@ -96,11 +84,54 @@ class _Placement:
         return Target(
             wants=self._wants(packer),
             releases=releases,
-            remarks=(*demand.remarks, *self._remarks),
+            remarks=(*demand.remarks, *_remarks(demand)),
             offers=self._offers,
             placed=self._placed,
             look_at=demand.look_at,
         )
+
+    def _fill(self, demand: Demand, packer: Packer, wording: Wording) -> list[tuple[Ask, Bin]]:
+        """Places every ask and says so; returns those that get one new node, and the node."""
+        of, placed = self._patterns.of, self._placed
+        alone: list[tuple[Ask, Bin]] = []
+        special = packer.special
+        for order, ask in enumerate(demand.asks):
+            pattern = of(ask.request)
+            if ask.tasks > 1 or pattern.gang or ask.more or ask.job.id in special:
+                self._place(packer, wording, ask, order, alone)
+                continue
+            found = None if pattern.full else packer.place_one(ask.job, pattern, order)
+            if found is None:
+                pattern.full = True
+                if ask.burst:
+                    _say(ask, *wording.left_out(pattern))
+                continue
+            if found.kind is not Kind.NEW:
+                placed[ask.job.id] = (found.name,)
+            elif ask.burst:
+                alone.append((ask, found))
+            if ask.burst:
+                _say(ask, *(found.words or wording.on(found)))
+        return alone
+
+    def _place(self, packer: Packer, wording: Wording, ask: Ask, order: int, alone: list[tuple[Ask, Bin]]) -> None:
+        patterns = [self._patterns.of(request) for _, request in ask.parts]
+        if not ask.more and not patterns[0].gang:
+            done = packer.place_single(ask.job, patterns[0], ask.tasks, order)
+            if done.there:
+                self._placed[ask.job.id] = tuple(b.name for b in done.there)
+        else:
+            done = self._place_gangs(packer, ask, patterns, order)
+        if ask.burst:
+            _say(ask, *wording.of(ask, patterns, done))
+            if ask.tasks == 1 and not done.left and not done.there and len(done.new) == 1:
+                alone.append((ask, done.new[0]))
+
+    def _waiting(self, demand: Demand) -> AbstractSet[str]:
+        """The jobs that count, where claims were made for any."""
+        if not any(claim.jobs for claim in self._snapshot.claims):
+            return frozenset()
+        return {job.id for ask in demand.asks for job in (ask.jobs if ask.more else (ask.job,))}
 
     def _gangs(self, demand: Demand) -> frozenset[str]:
         """The words of claims' gangs whose job still waits and counts, and the jobs that nodes are bound to."""
@@ -109,34 +140,38 @@ class _Placement:
             return frozenset()
         waiting: set[str] = set()
         for ask in demand.asks:
-            waiting.update((ask.gang(), *(job.id for job in ask.jobs)))
-            if ask.job.array_tasks:
-                prefix = ask.job.array_job_id or ask.job.id
+            job = ask.job
+            waiting.add(job.id)
+            if job.het_job_id:
+                waiting.update((ask.gang(), *(job.id for job in ask.jobs)))
+            if job.array_tasks:
+                prefix = job.array_job_id or job.id
                 if any(word.startswith(prefix + "_") for word in words):
-                    waiting.update(f"{prefix}_{task}" for task in task_ids(ask.job.array_tasks))
+                    waiting.update(f"{prefix}_{task}" for task in task_ids(job.array_tasks))
         return frozenset(words & waiting)
 
-    def _place_gangs(self, packer: Packer, ask: Ask, patterns: list[Pattern]) -> Outcome:
+    def _place_gangs(self, packer: Packer, ask: Ask, patterns: list[Pattern], order: int) -> Outcome:
         """Each task of an array of multi-node jobs is a gang of its own."""
         done = Outcome(left=ask.tasks)
-        parts = list(zip(ask.jobs, patterns, strict=True))
-        single = len(parts) == 1
+        members = [(job, pattern) for (job, _), pattern in zip(ask.parts, patterns, strict=True)]
         for pattern in patterns:
             pattern.left -= ask.tasks
         for task in ask.task_ids():
             if not done.left:
                 break
             gang = ask.gang(task)
-            if single and patterns[0].full and gang not in packer.reserved:
+            if not ask.more and patterns[0].full and gang not in packer.reserved:
                 continue
-            one = place_gang(packer, gang, parts)
+            one = place_gang(packer, gang, members)
             done.stuck = done.stuck or one.stuck
             done.given_up = done.given_up or one.given_up
             if one.left:
-                if single and not one.stuck and not one.given_up:
+                if not ask.more and not one.stuck and not one.given_up:
                     patterns[0].full = True
                 done.lacking = one.lacking
                 continue
+            for found in one.new:
+                found.order = order
             done.left -= 1
             done.there += one.there
             done.new += one.new
@@ -148,20 +183,21 @@ class _Placement:
 
     def _wants(self, packer: Packer) -> tuple[Want, ...]:
         """One for each new node of single jobs, one for each pool of a gang, in the order of their first jobs."""
-        wants = [self._want([found]) for found in packer.later.bins if found.kind is Kind.NEW]
+        units = [("", [found]) for found in packer.later.bins if found.kind is Kind.NEW]
         for gang, bins in packer.gangs:
             alike: dict[tuple[str, str], list[Bin]] = {}
             for found in bins:
-                alike.setdefault((found.pool, found.jobs[0]), []).append(found)
-            wants += [self._want(some, gang) for some in alike.values()]
-        return tuple(sorted(wants, key=lambda w: self._order[w.jobs[0]]))
+                alike.setdefault((found.pool, found.jobs[0].id), []).append(found)
+            units += [(gang, some) for some in alike.values()]
+        units.sort(key=lambda unit: unit[1][0].order)
+        return tuple(self._want(bins, gang) for gang, bins in units)
 
     def _times(self, jobs: Iterable[str]) -> int:
-        return wary(self._snapshot, jobs, self._spot_interruptions)
+        return wary(self._snapshot, jobs, self._most) if self._most else 0
 
-    def _want(self, bins: list[Bin], gang: str = "") -> Want:
+    def _want(self, bins: list[Bin], gang: str) -> Want:
         first = bins[0]
-        jobs = tuple(dict.fromkeys(first.jobs))
+        jobs = tuple(dict.fromkeys([job.id for job in first.jobs]))
         times, offers = self._times(jobs), self._offers[first.pool]
         steady = steady_first(offers) if times else offers
         whose = _SHARED if len(jobs) > 1 else "its machines"
@@ -173,8 +209,27 @@ class _Placement:
             reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}{why_steady(steady, times, whose)}",
             offers=steady,
             jobs=jobs,
-            users=tuple(first.users),
+            users=tuple(dict.fromkeys([job.user for job in first.jobs])),
             gang=gang,
-            slots=tuple(b.name for b in bins),
-            accounts=tuple(first.accounts),
+            slots=tuple([b.name for b in bins]),
+            accounts=tuple(dict.fromkeys([job.account for job in first.jobs if job.account])),
         )
+
+
+def _say(ask: Ask, verdict: str, reason: str) -> None:
+    """Leaves the remark with the ask; the one that it has where it says the same."""
+    known = ask.said
+    if known is None or known.reason != reason or known.verdict != verdict:
+        ask.said = Remark("placement", f"job:{ask.job.id}", verdict, reason)
+
+
+def _remarks(demand: Demand) -> list[Remark]:
+    """What was said, of each component of a het job as well."""
+    remarks = [ask.said for ask in demand.asks if ask.burst and ask.said is not None]
+    if not demand.het:
+        return remarks
+    every: list[Remark] = []
+    for ask in demand.asks:
+        if ask.burst and ask.said is not None:
+            every += [ask.said, *(replace(ask.said, subject=f"job:{job.id}") for job, _ in ask.more)]
+    return every

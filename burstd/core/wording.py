@@ -38,7 +38,7 @@ class Wording:
     def of(self, ask: Ask, patterns: Sequence[Pattern], done: Outcome) -> tuple[str, str]:
         """Verdict and reason; see ``new_node`` for a job that gets one new node."""
         if ask.tasks == 1 and not done.left and len(done.there) + len(done.new) == 1:
-            return self._one((done.there or done.new)[0])
+            return self.on((done.there or done.new)[0])
         if not done.left and not done.new:
             return "covered", f"it has room on {_names(done.there)}"
         if not done.left and not done.there:
@@ -64,7 +64,19 @@ class Wording:
         why = why_steady(offers, times, whose)
         return "boot", f"it gets a new node in pool {found.pool}: {found.name}, {offers[0].id}{why}"
 
-    def _one(self, found: Bin) -> tuple[str, str]:
+    def on(self, found: Bin) -> tuple[str, str]:
+        """Verdict and reason for a job that is placed on this bin alone; the same for all of them."""
+        if found.words is None:
+            found.words = self._on(found)
+        return found.words
+
+    def left_out(self, pattern: Pattern) -> tuple[str, str]:
+        """Verdict and reason for a job for which nothing is left: as for the first of its kind."""
+        if pattern.why is None:
+            pattern.why = self._why(pattern)
+        return pattern.why
+
+    def _on(self, found: Bin) -> tuple[str, str]:
         if found.kind is Kind.NEW:
             return self.new_node(found, 0)
         if found.claim is not None and found.kind is Kind.COMING:
@@ -82,14 +94,12 @@ class Wording:
                 f"open nodes that fit it were there for more than {OPEN_TRUST_S / 60:.0f} min and Slurm did not start"
                 " it; for an hour no machine is started for it"
             )
-        for pattern in patterns:
-            if pattern.why is None:
-                pattern.why = self._why(pattern)
-        hopeless = next((i for i, p in enumerate(patterns) if p.why and p.why[0] == "impossible"), done.lacking)
-        verdict, reason = patterns[hopeless].why or ("wait", "")
+        words = [self.left_out(pattern) for pattern in patterns]
+        worst = next((i for i, (verdict, _) in enumerate(words) if verdict == "impossible"), done.lacking)
+        verdict, reason = words[worst]
         if len(patterns) == 1:
             return verdict, reason
-        return verdict, f"its components start together, and {ask.jobs[hopeless].id} cannot: {reason}"
+        return verdict, f"its components start together, and {ask.jobs[worst].id} cannot: {reason}"
 
     def _why(self, pattern: Pattern) -> tuple[str, str]:
         if pattern.need.constraint.problem:
@@ -121,7 +131,7 @@ class Wording:
         pool = route.pool
         if route.price is None:
             return f"no offer for pool {pool.name} can be used now: {why_none(self._judged[pool.name])}"
-        free = len(self._packer.slots(route, pattern))
+        free = len(list(self._packer.slots(route, pattern)))
         given = self._free[pool.name] - self._packer.free_count(pool.name)
         left = f"{free} free slot(s) are left where {route.nodes} are needed" if free else "no slot is left"
         return (

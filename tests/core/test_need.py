@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.core.constraint import parse, split
-from burstd.core.gres import GresCount, lacking_gres, take
+from burstd.core.gres import GresCount, lacking_gres, without
 from burstd.core.need import Defaults, Share, need
 from burstd.model.shape import Gres, Shape
 
@@ -93,8 +93,8 @@ def test_gres_without_a_type_take_what_is_left_over() -> None:
     both = (Gres("gpu", "", 2), Gres("gpu", "v100", 1))
     assert lacking_gres(there, both) == ""
     assert lacking_gres(there, (Gres("gpu", "", 3), Gres("gpu", "v100", 1))) == "gpu:3 (it has 3)"
-    take(there, both)
-    assert there == {("gpu", "v100"): 0, ("gpu", "a100"): 0}
+    left = without(there, both)
+    assert left == {("gpu", "v100"): 0, ("gpu", "a100"): 0}
 
 
 @pytest.mark.parametrize(
