@@ -156,6 +156,8 @@ def _compare(paper: Paper, answer: Answer) -> None:
     for failed in answer["failed"]:
         paper.line(("! ", "bold red"), f"on disk: {failed}; nothing would be booted or let go")
     if not answer["changes"]:
+        if answer["failed"]:
+            return
         found = f"{plural(answer['wants'], 'want')}, {plural(answer['releases'], 'release')}"
         paper.line(f"The policies on disk decide as those in force do: {found}.")
         return

@@ -98,4 +98,6 @@ def _waits(marks: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    return "not set" if value is None else str(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(str, value))}]"
+    return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
