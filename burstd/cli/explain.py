@@ -6,11 +6,12 @@ import typer
 from rich.text import Text
 
 from burstd.cli.job import JobId, remarks
-from burstd.cli.output import Answer, Paper, money, names, print_json, size_text, styled
+from burstd.cli.output import Answer, Paper, money, names, plural, print_json, size_text, styled
 from burstd.cli.session import Json, Socket, session
 from burstd.cli.times import about, ago, seconds
 
 _CANDIDATES = 6
+_BY_RULE = "the pool's rules leave it out"
 _BASIS = {
     "slurm": "says Slurm's backfill scheduler",
     "queue": "by what runs and waits before it",
@@ -117,12 +118,15 @@ def _way(paper: Paper, way: Answer) -> None:
     paper.line((f"Pool {way['pool']}", "bold"), f": {state}")
     if way["lacks"]:
         return
-    shown = way["candidates"][:_CANDIDATES]
+    allowed = [c for c in way["candidates"] if c["refused"] != _BY_RULE]
+    shown, ruled_out = allowed[:_CANDIDATES], len(way["candidates"]) - len(allowed)
     paper.table(("", ">", "*"), [
         (c["offer"], f"{money(c['price_per_hour'])}/h" if c["price_per_hour"] else "", _use(c)) for c in shown
     ], indent=2)  # fmt: skip
-    if len(way["candidates"]) > len(shown):
-        paper.note(f"and {len(way['candidates']) - len(shown)} more (--json)", "dim")
+    if len(allowed) > len(shown):
+        paper.note(f"and {len(allowed) - len(shown)} more (--json)", "dim")
+    if ruled_out:
+        paper.note(f"The pool's rules leave out {plural(ruled_out, 'other offer')}.", "dim")
 
 
 def _use(candidate: Answer) -> Text:
