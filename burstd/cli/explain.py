@@ -47,10 +47,11 @@ def explain(ctx: typer.Context, job_id: JobId, json: Json = False, socket: Socke
         remarks(paper, answer)
     if answer["serving"]:
         paper.blank()
-        paper.table(("NODE", "STATE", "SINCE>", "AT MOST>", "WHY*"), [
+        paid = any(s["reserved"] for s in answer["serving"])
+        paper.table(("NODE", "STATE", "SINCE>", *(("AT MOST>",) if paid else ()), "WHY*"), [
             (
                 s["slot"], styled(s["state"]), ago(s["since"], answer["now"]) if s["since"] else "",
-                money(s["reserved"]), s["reason"],
+                *((money(s["reserved"]),) if paid else ()), s["reason"],
             )
             for s in answer["serving"]
         ])  # fmt: skip
@@ -60,6 +61,9 @@ def explain(ctx: typer.Context, job_id: JobId, json: Json = False, socket: Socke
 
 def _outlook(answer: Answer) -> str:
     outlook = answer["outlook"]
+    if answer["verdict"] == "covered":
+        line = answer["line"]
+        return f"{line[0].upper()}{line[1:]}." if line.startswith("node") else ""
     if outlook is None or answer["verdict"] == "impossible":
         return ""
     basis = _BASIS.get(outlook["premises_basis"], "")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from burstd.core.explain import Serving, explain
+from burstd.core.job_line import Lines
 from burstd.core.ways import Candidate, Cost, Way, first_choice
 from burstd.daemon.control_rights import Caller
 from burstd.daemon.views import Money, View, when, when_set
@@ -117,6 +118,8 @@ class ExplainView(View):
     verdict: str
     summary: str
     """Why it does or does not start, in a sentence."""
+    line: str
+    """What its comment says, or would say if it had none of its user's own."""
     slurm: str
     """What Slurm says, in words."""
     asks: str
@@ -150,6 +153,7 @@ def explanation(
         job=queue.view(job),
         verdict=found.verdict,
         summary=found.summary,
+        line=line.text if (line := Lines(queue.snapshot, queue.plan).of(job, "")) is not None else "",
         slurm=found.slurm,
         asks=found.asks,
         remedies=list(found.remedies),
@@ -176,7 +180,7 @@ def explanation(
 def gone(job_id: str, summary: str, said: list[RemarkView], now: float) -> ExplainView:
     """The same for a job that has left the queue."""
     return ExplainView(
-        now=when(now), id=job_id, job=None, verdict="gone", summary=summary, slurm="", asks="", remedies=[],
+        now=when(now), id=job_id, job=None, verdict="gone", summary=summary, line="", slurm="", asks="", remedies=[],
         remarks=said, ways=[], serving=[], outlook=None, data=None, cost=None, changes=[],
     )  # fmt: skip
 

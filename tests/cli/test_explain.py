@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -132,6 +133,17 @@ def test_what_is_expected(
 ) -> None:
     seen(office, jobs=jobs, **fields)
     assert says in run("explain", "104").out
+
+
+def test_a_job_whose_nodes_come(run: Run, office: FakeOffice) -> None:
+    seen(office, outlook={"103": LOCAL})
+    out = run("explain", "103").out
+    assert "  Nodes gpu3, gpu4 are booting, about 1 min.\n" in out
+    assert "on premises" not in out
+    assert "AT MOST" not in out
+    paid = tuple(replace(c, reserved=Decimal("9.5")) if c.slot == "gpu3" else c for c in SNAPSHOT.claims)
+    seen(office, claims=paid)
+    assert re.search(r"AT MOST.*\ngpu3 +booting +12 s ago +9.50 EUR +the cloud", run("explain", "103").out)
 
 
 def test_nothing_is_asked_for_jobs_that_get_nodes_or_run(run: Run, office: FakeOffice) -> None:
