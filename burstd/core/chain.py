@@ -85,11 +85,18 @@ def _ask(policies: Iterable[Policy], snapshot: Snapshot, target: Target, promise
 
 def _agreed(hard: Sequence[Policy], snapshot: Snapshot, target: Target, promised: _Promised) -> Target:
     """The target that every hard policy has seen and left as it is: none that comes later can undo what one took."""
+    content = 0
     for _ in range(_ROUNDS):
-        before = target
-        target = _ask(hard, snapshot, target, promised)
-        if target.failed or target.wants == before.wants:
-            return target
+        for policy in hard:
+            before = target.wants
+            target = _ask((policy,), snapshot, target, promised)
+            if target.failed:
+                return target
+            content = content + 1 if target.wants == before else 0
+            if content == len(hard):
+                return target
+    if not hard:
+        return target
     why = "what each of the hard policies wants is changed by another for ever"
     names = ", ".join(str(policy.name) for policy in hard)
     return replace(_hold(target, "chain", why), failed=(PolicyFailed(names, why),))
