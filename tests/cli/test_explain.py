@@ -138,7 +138,7 @@ def test_what_is_expected(
 def test_a_job_whose_nodes_come(run: Run, office: FakeOffice) -> None:
     seen(office, outlook={"103": LOCAL})
     out = run("explain", "103").out
-    assert "  Nodes gpu3, gpu4 are booting, about 1 min.\n" in out
+    assert "  Nodes gpu3, gpu4 are booting.\n" in out
     assert "on premises" not in out
     assert "AT MOST" not in out
     paid = tuple(replace(c, reserved=Decimal("9.5")) if c.slot == "gpu3" else c for c in SNAPSHOT.claims)
