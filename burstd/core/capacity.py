@@ -9,6 +9,7 @@ from enum import IntEnum
 
 from burstd.core.gres import GresCount, available, has_gres, without
 from burstd.core.need import Share
+from burstd.core.private import words_of
 from burstd.core.rows import Row
 from burstd.model.claim import USABLE, Claim, ClaimState
 from burstd.model.job import Job
@@ -201,6 +202,7 @@ def capacity(snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str]) -> C
         for name in r.nodes
     }  # fmt: skip
     bound = {name: job for job, names in snapshot.bound.items() for name in names}
+    private = words_of(snapshot, slurm)
     stencils = Stencils()
     others = slurm.nodes.keys() - ours - reserved_nodes
     common = [
@@ -214,15 +216,18 @@ def capacity(snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str]) -> C
         pool = snapshot.pools.get(claim.pool)
         if claim.state not in USABLE or pool is None:
             continue
-        node = slurm.nodes.get(claim.slot)
-        found = _of_claim(claim, pool, node, claim.slot in snapshot.held_slots, stencils)
+        seen = slurm.nodes.get(claim.slot)
+        found = _of_claim(claim, pool, seen, claim.slot in snapshot.held_slots, stencils)
         if found is not None:
             owner = bound.get(claim.slot, "") or (claim.gang if found.kind is Kind.COMING else "")
-            if owner in gangs or claim.slot in bound:
+            if claim.private:
+                for word in private[claim.id]:
+                    reserved.setdefault(word, []).append(found)
+            elif owner in gangs or claim.slot in bound:
                 reserved.setdefault(owner, []).append(found)
             else:
                 common.append(found)
-        if (claim.state is ClaimState.OPEN or claim.state is ClaimState.READY) and node is not None and not node.busy:
+        if (claim.state is ClaimState.OPEN or claim.state is ClaimState.READY) and seen is not None and not seen.busy:
             idle.append((claim, found))
     common.sort(key=_filling_order)
     for bins in reserved.values():

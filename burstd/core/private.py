@@ -20,6 +20,7 @@ from burstd.model.claim import ClaimState as S
 from burstd.model.job import Job, JobState
 from burstd.model.money import END_S
 from burstd.model.plan import Bind
+from burstd.model.snapshot import SlurmView, Snapshot
 
 REASON = "a budget pays for it"
 
@@ -32,6 +33,25 @@ def affordable(claim: Claim, find: Callable[[str], Job | None], now: float) -> l
         for job in own
         if job is not None and job.state is JobState.PENDING and claim.covers(job.time_limit_s + END_S, now)
     ]
+
+
+def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]:
+    """By private claim the words (jobs, tasks, its gang) of those that may use its room now."""
+    claims = [claim for claim in snapshot.claims if claim.private]
+    if not claims:
+        return {}
+    wanted = {job for claim in claims for job in claim.jobs}
+    rows = {job.id: job for job in slurm.jobs if job.id in wanted}
+    bound: dict[str, list[str]] = {}
+    for job_id, names in snapshot.bound.items():
+        for name in names:
+            bound.setdefault(name, []).append(job_id)
+    found: dict[str, tuple[str, ...]] = {}
+    for claim in claims:
+        own = (job.id for job in affordable(claim, rows.get, snapshot.now))
+        words = dict.fromkeys((*bound.get(claim.slot, ()), claim.gang, *own))
+        found[claim.id] = tuple(word for word in words if word)
+    return found
 
 
 def left_alone(claim: Claim, view: View) -> str:

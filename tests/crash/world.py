@@ -200,6 +200,13 @@ class World:
         self._claims_made += 1
         return f"claim-{self._claims_made:04}"
 
+    def obey(self, policies: Sequence[Policy]) -> None:
+        """Other policies, from the next loop on."""
+        self._rules = replace(self._rules, policies=tuple(policies))
+        if self.reconciler is not None:
+            self.reconciler.reload(self._rules)
+        self.due = self.clock.now()
+
     def jump(self, seconds: float) -> None:
         """Sets the system's clock forward, or back."""
         self.clock.jump(seconds)
