@@ -84,7 +84,7 @@ def test_users_do_not_see_them(run: Run) -> None:
 def site(tmp_path: Path) -> Path:
     (tmp_path / "policies").mkdir(mode=0o755)
     write(tmp_path / "policies" / "nights.py", POLICY)
-    text = f"cluster = 'x'\n[policies]\nchain = ['nights', 'idle']\nfolder = '{tmp_path}/policies'\ntimeout_s = 0.3\n"
+    text = f"cluster = 'x'\n[policies]\nchain = ['nights', 'idle']\nfolder = '{tmp_path}/policies'\n"
     return write(tmp_path / "burstd.toml", text)
 
 
@@ -124,6 +124,8 @@ def test_check_names_what_breaks_the_contract(run: Run, site: Path, old: str, ne
     file = site.parent / "policies" / "nights.py"
     assert old in POLICY
     write(file, POLICY.replace(old, new))
+    if "took longer" in says:
+        write(site, site.read_text() + "timeout_s = 0.3\n")
     for words in (("policy", "check"), ("policy", "check", str(file))):
         outcome = run(*words, "--config", str(site))
         assert says in outcome.out

@@ -24,7 +24,7 @@ munge_key = "{folder}/munge.key"
 [policies]
 chain = ["idle", "nights"]
 folder = "{folder}/policies"
-timeout_s = 0.3
+timeout_s = 1.0
 [policies.idle]
 keep_alive_s = 60
 [providers.alpha]
@@ -112,7 +112,7 @@ def site(tmp_path: Path) -> Site:
         ("return target\n", "return target)\n", "nights.py:15: SyntaxError: unmatched ')'"),
         ("class Nights", "class Nights(1)", "nights.py:9: TypeError: "),
         ("plugin = ", "raise SystemExit\nplugin = ", "nights.py:19: SystemExit"),
-        ("plugin = ", "while True: pass\nplugin = ", "it took longer than 0.3 s and was interrupted"),
+        ("plugin = ", "while True: pass\nplugin = ", "it took longer than 1 s and was interrupted"),
         ("Nights)", "lambda _: Nights())", "the policy cannot be made: "),
         ('"nights", Settings', '"days", Settings', "there is no policy 'nights'"),
         ("shut: bool", "shut: int", "policies.nights.shut: must be a whole number"),
@@ -174,13 +174,13 @@ def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: Site) -
     assert site.desk.reload("signal:HUP").done
     site.reconciler.step()
     assert site.reconciler.alarm == (
-        f"policy nights failed: {site.nights}:14: it took longer than 0.3 s and was interrupted; "
+        f"policy nights failed: {site.nights}:14: it took longer than 1 s and was interrupted; "
         "it is asked again after 60 s"
     )
     state = site.desk.states().policies[1]
     assert (state.name, state.place, state.failing) == ("nights", 2, True)
     assert state.took_s is not None
-    assert state.took_s >= 0.3
+    assert state.took_s >= 1.0
     # A mended one is asked at once, not after the minute.
     site.write(site.nights, NIGHTS.replace("= True", "= False"))
     assert site.desk.reload("signal:HUP").done

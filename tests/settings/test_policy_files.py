@@ -150,7 +150,7 @@ def test_what_is_wrong_is_said_with_its_line(folder: Path, text: str, says: str)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         write(folder / "nights.py", text)
-        found = refused(folder, "nights", timeout_s=0.2)
+        found = refused(folder, "nights", timeout_s=0.2 if "took longer" in says else 5.0)
     finally:
         signal.signal(signal.SIGINT, before)
     assert says in found
