@@ -165,7 +165,7 @@ def _common(packer: Packer, share: Share, part: Part, right: Callable[[Bin], boo
     def free(found: Bin) -> bool:
         return right(found) and (found.kind is not Kind.COMING or (found.whole and found.name not in packer.promised))
 
-    for kind, row in ((Kind.NODE, packer.site), (Kind.OPEN, packer.open), (Kind.COMING, packer.later)):
+    for number, row in enumerate(packer.rows):
         # What has no room now has none for the next one either.
-        start = part.cursors[kind] = row.find(part.cursors.get(kind, 0), share, free)
+        start = part.cursors[number] = row.find(part.cursors[number], share, free)
         yield from row.rest(start, share, free)

@@ -134,8 +134,16 @@ def _lost_enough(job: Job, claims: list[Claim], view: View, tuning: Tuning) -> b
 
 def _queue(view: View) -> Callable[[Job], int]:
     """Tells how many pending rows of the queue stand before a job, by priority, then by time."""
-    order = sorted((-j.priority, j.submitted) for j in (view.slurm.jobs if view.slurm else ()) if j.state in WAITING)
-    return lambda job: bisect_left(order, (-job.priority, job.submitted))
+    order: list[tuple[int, float]] = []
+
+    def ahead(job: Job) -> int:
+        # Most decisions open nothing, and the queue may be long.
+        if not order:
+            jobs = view.slurm.jobs if view.slurm else ()
+            order.extend(sorted([(-j.priority, j.submitted) for j in jobs if j.state in WAITING]))
+        return bisect_left(order, (-job.priority, job.submitted))
+
+    return ahead
 
 
 def _unbinds(view: View, tuning: Tuning) -> tuple[list[Action], set[str]]:

@@ -51,6 +51,7 @@ class Packer:
         """Burst nodes on which a job starts at once."""
         self.later = Row([found for found in capacity.common if found.kind is Kind.COMING])
         """Claims on their way; new slots of single jobs are added at the end."""
+        self.rows = (self.site, self.open, self.later)
         self.made_for: dict[str, list[Bin]] = {}
         self.promised: set[str] = set()
         """Claims on their way for a job that still waits. Others may fill what it leaves, but no gang takes them."""
@@ -73,12 +74,13 @@ class Packer:
         """Places one of which nothing is known but its pattern: the short way for most of a long queue."""
         pattern.left -= 1
         share, usable, cursors = pattern.request.alone, pattern.usable, pattern.cursors
-        for kind, row in ((Kind.NODE, self.site), (Kind.OPEN, self.open), (Kind.COMING, self.later)):
-            at = row.find(cursors.get(kind, 0), share, usable)
-            cursors[kind] = at
+        for number, row in enumerate(self.rows):
+            at = cursors[number]
             if at < len(row.bins):
-                found = row.bins[at]
-                break
+                at = cursors[number] = row.find(at, share, usable)
+                if at < len(row.bins):
+                    found = row.bins[at]
+                    break
         else:
             fresh = self._new_bin(pattern, 1, order)
             if fresh is None:
@@ -94,12 +96,12 @@ class Packer:
         done = Outcome(left=tasks)
         pattern.left -= tasks
         self._fill(self.reserved.get(job.id, ()), job, pattern, done)
-        self._fill_row(Kind.NODE, self.site, job, pattern, done)
+        self._fill_row(0, job, pattern, done)
         # What was made for it, open or not, comes before what is open for all: else the first node that opens would be
         # counted for a job that has one of its own on the way, and another be started for the job that needs it.
         self._fill(self.made_for.get(job.id, ()), job, pattern, done)
-        self._fill_row(Kind.OPEN, self.open, job, pattern, done)
-        self._fill_row(Kind.COMING, self.later, job, pattern, done)
+        self._fill_row(1, job, pattern, done)
+        self._fill_row(2, job, pattern, done)
         done.given_up = self.given_up(job.id)
         while done.left and not done.stuck and not done.given_up:
             found = self._new_bin(pattern, done.left, order)
@@ -108,10 +110,10 @@ class Packer:
             self._fill((found,), job, pattern, done)
         return done
 
-    def _fill_row(self, kind: Kind, row: Row, job: Job, pattern: Pattern, done: Outcome) -> None:
+    def _fill_row(self, number: int, job: Job, pattern: Pattern, done: Outcome) -> None:
         if done.left:
-            share = pattern.request.alone
-            start = pattern.cursors[kind] = row.find(pattern.cursors.get(kind, 0), share, pattern.usable)
+            row, share = self.rows[number], pattern.request.alone
+            start = pattern.cursors[number] = row.find(pattern.cursors[number], share, pattern.usable)
             self._fill(row.rest(start, share, pattern.usable), job, pattern, done)
 
     def _fill(self, bins: Iterable[Bin], job: Job, pattern: Pattern, done: Outcome) -> None:

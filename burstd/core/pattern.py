@@ -35,11 +35,11 @@ class Route:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """So many of the nodes of a way: those for which the expression holds. ``cursors`` as in Pattern, by row."""
+    """So many of the nodes of a way: those for which the expression holds. ``cursors`` as in Pattern."""
 
     count: int
     expression: Expression
-    cursors: dict[Kind, int] = field(default_factory=dict)
+    cursors: list[int] = field(default_factory=lambda: [0, 0, 0])
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +64,8 @@ class Pattern:
     """It takes more than one node."""
     left: int = 0
     """How many of it are still to be placed."""
-    cursors: dict[Kind, int] = field(default_factory=dict)
-    """Index, in each row, of the first bin that may have room for one of one node: room only shrinks."""
+    cursors: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """Index, in each of the packer's rows, of the first bin that may have room for one of it: room only shrinks."""
     full: bool = False
     """No room was found for one of it; there will be none for the next."""
     why: tuple[str, str] | None = None
@@ -119,14 +119,14 @@ class Patterns:
         self._snapshot = snapshot
         self._slurm = slurm
         self._offers = offers
-        self._known: dict[Request, Pattern] = {}
+        self.known: dict[Request, Pattern] = {}
         self._others: Counter[tuple[tuple[str, ...], Shape]] | None = None
 
     def of(self, request: Request) -> Pattern:
         """The request's pattern."""
-        found = self._known.get(request)
+        found = self.known.get(request)
         if found is None:
-            found = self._known[request] = self._new(request)
+            found = self.known[request] = self._new(request)
         return found
 
     def _new(self, request: Request) -> Pattern:

@@ -6,9 +6,11 @@ looked at again, so that the time grows with jobs plus patterns times bins, not 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from operator import attrgetter
 
 from burstd.core.capacity import Bin, Kind, capacity
 from burstd.core.demand import Ask, Demand, task_ids
@@ -61,11 +63,7 @@ class _Placement:
         self._placed: dict[str, tuple[str, ...]] = {}
 
     def run(self, demand: Demand) -> Target:
-        of = self._patterns.of
-        for ask in demand.asks:
-            of(ask.request).left += ask.tasks
-            for _, request in ask.more:
-                of(request).left += ask.tasks
+        self._count(demand)
         room = capacity(self._snapshot, self._slurm, self._gangs(demand))
         packer = Packer(self._snapshot, room, self._waiting(demand))
         wording = Wording(self._snapshot, self._judged, self._patterns, packer)
@@ -75,7 +73,7 @@ class _Placement:
             times = self._times(job.id for job in found.jobs)
             if times:
                 whose = "its machines" if self._times(job.id for job in ask.jobs) else _SHARED
-                _say(ask, *wording.new_node(found, times, whose))
+                _say(ask, wording.new_node(found, times, whose))
         releases = tuple(
             Release(claim.id, claim.pool, f"{claim.slot} is idle and no pending job needs it")
             for claim, found in room.idle
@@ -90,28 +88,42 @@ class _Placement:
             look_at=demand.look_at,
         )
 
+    def _count(self, demand: Demand) -> None:
+        """How many of each pattern there are."""
+        for request, times in Counter(map(attrgetter("request"), demand.asks)).items():
+            self._patterns.of(request).left = times
+        for ask in demand.asks:
+            if ask.tasks > 1 or ask.more:
+                self._patterns.of(ask.request).left += ask.tasks - 1
+                for _, request in ask.more:
+                    self._patterns.of(request).left += ask.tasks
+
     def _fill(self, demand: Demand, packer: Packer, wording: Wording) -> list[tuple[Ask, Bin]]:
         """Places every ask and says so; returns those that get one new node, and the node."""
-        of, placed = self._patterns.of, self._placed
+        patterns, special, placed = self._patterns.known, packer.special, self._placed
         alone: list[tuple[Ask, Bin]] = []
-        special = packer.special
         for order, ask in enumerate(demand.asks):
-            pattern = of(ask.request)
-            if ask.tasks > 1 or pattern.gang or ask.more or ask.job.id in special:
+            job, pattern = ask.job, patterns[ask.request]
+            if (
+                ask.tasks > 1
+                or ask.more
+                or job.id in special
+                or (pattern.gang and (not pattern.full or job.array_tasks))
+            ):
                 self._place(packer, wording, ask, order, alone)
                 continue
-            found = None if pattern.full else packer.place_one(ask.job, pattern, order)
+            found = None if pattern.full else packer.place_one(job, pattern, order)
             if found is None:
                 pattern.full = True
-                if ask.burst:
-                    _say(ask, *wording.left_out(pattern))
-                continue
-            if found.kind is not Kind.NEW:
-                placed[ask.job.id] = (found.name,)
-            elif ask.burst:
-                alone.append((ask, found))
+                words = pattern.why or wording.left_out(pattern)
+            else:
+                words = found.words or wording.on(found)
+                if found.kind is not Kind.NEW:
+                    placed[job.id] = (found.name,)
+                elif ask.burst:
+                    alone.append((ask, found))
             if ask.burst:
-                _say(ask, *(found.words or wording.on(found)))
+                _say(ask, words)
         return alone
 
     def _place(self, packer: Packer, wording: Wording, ask: Ask, order: int, alone: list[tuple[Ask, Bin]]) -> None:
@@ -123,7 +135,7 @@ class _Placement:
         else:
             done = self._place_gangs(packer, ask, patterns, order)
         if ask.burst:
-            _say(ask, *wording.of(ask, patterns, done))
+            _say(ask, wording.of(ask, patterns, done))
             if ask.tasks == 1 and not done.left and not done.there and len(done.new) == 1:
                 alone.append((ask, done.new[0]))
 
@@ -216,9 +228,9 @@ class _Placement:
         )
 
 
-def _say(ask: Ask, verdict: str, reason: str) -> None:
+def _say(ask: Ask, words: tuple[str, str]) -> None:
     """Leaves the remark with the ask; the one that it has where it says the same."""
-    known = ask.said
+    known, (verdict, reason) = ask.said, words
     if known is None or known.reason != reason or known.verdict != verdict:
         ask.said = Remark("placement", f"job:{ask.job.id}", verdict, reason)
 

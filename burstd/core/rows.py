@@ -50,6 +50,8 @@ class Row:
     def find(self, start: int, share: Share, right: Callable[[Bin], bool]) -> int:
         """Index of the first bin, from ``start`` on, that has room for the share and is right; else that of the end."""
         bins = self.bins
+        if start < len(bins) and bins[start].fits(share) and right(bins[start]):
+            return start
         cpus, memory, gres, exclusive = share.cpus, share.memory_mib, share.gres, share.exclusive
         asked = sum([g.count for g in gres])
         index, last = start, len(bins)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 from burstd.core.demand import task_ids
 from burstd.core.keeping import KEEP_S, Kept, kept
@@ -24,7 +25,8 @@ class View:
     snapshot: Snapshot
     slurm: SlurmView | None
     """None: Slurm could not be read."""
-    jobs: Mapping[str, Job] = field(default_factory=dict)
+    jobs: Callable[[], Mapping[str, Job]] = dict
+    """See ``job``; they are brought together when the first is asked for."""
     by_claim: Mapping[str, Instance] = field(default_factory=dict)
     leftovers: Mapping[str, tuple[Leftover, ...]] = field(default_factory=dict)
     """Unattached leftovers by claim id."""
@@ -54,9 +56,10 @@ class View:
 
     def job(self, job_id: str) -> Job | None:
         """A job by its id; for a task of an array that waits with the others (``123_4``) the row of them all."""
-        found = self.jobs.get(job_id)
+        jobs = self.jobs()
+        found = jobs.get(job_id)
         array, _, task = job_id.partition("_")
-        if found is None and task and (row := self.jobs.get(array)) is not None and task in task_ids(row.array_tasks):
+        if found is None and task and (row := jobs.get(array)) is not None and task in task_ids(row.array_tasks):
             return row
         return found
 
@@ -92,7 +95,7 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
     return View(
         snapshot=snapshot,
         slurm=slurm,
-        jobs=_index(slurm.jobs) if slurm else {},
+        jobs=cache(partial(_index, slurm.jobs if slurm else ())),
         by_claim=by_claim,
         leftovers={claim: tuple(rest) for claim, rest in leftovers.items()},
         gated=held.nodes if held else frozenset(),
