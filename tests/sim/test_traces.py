@@ -173,9 +173,24 @@ def test_sacct_leaves_out_what_did_not_run_and_joins_what_is_one_job(tmp_path: P
     jobs = {job.id: job for job in trace.jobs}
     assert sorted(jobs) == ["1_3", "3", "4", "5", "6"]
     assert (jobs["3"].submitted, jobs["3"].run_s) == (MIDNIGHT + 3720, 3600.0)
-    assert (jobs["4"].submitted, jobs["4"].run_s, jobs["4"].cpus) == (MIDNIGHT, 7200.0, 8)
+    assert (jobs["4"].submitted, jobs["4"].run_s, jobs["4"].cpus) == (MIDNIGHT, 3600.0, 8)
     assert (jobs["5"].nodes, jobs["5"].cpus, jobs["5"].gpus, jobs["5"].gpu_type) == (4, 12, 2, "a100")
     assert [note.partition(" ")[0] for note in trace.notes] == ["2", "2", "1", "1", "1", "1", "2"]
+
+
+@pytest.mark.parametrize("began", ["00:00:10", "00:04:10"], ids=["with-the-job", "with-the-new-size"])
+def test_a_job_that_shrank_ran_from_its_first_start_to_its_end(began: str, tmp_path: Path) -> None:
+    rows = (
+        "3|2026-03-01T00:00:00|2026-03-01T00:00:10|2026-03-01T00:04:10|RESIZING|cpu=2,gres/gpu=2,node=2",
+        f"3|2026-03-01T00:04:10|2026-03-01T{began}|2026-03-01T00:20:10|COMPLETED|cpu=1,gres/gpu=1,node=1",
+    )
+    job = one(of("JobID|Submit|Start|End|State|AllocTRES\n" + "\n".join(rows), tmp_path))
+    assert (job.submitted, job.run_s, job.gpus, job.nodes) == (MIDNIGHT, 1200.0, 2, 2)
+
+
+def test_a_job_is_not_eligible_after_its_start(tmp_path: Path) -> None:
+    row = "2|2026-03-01T00:00:00|2026-03-01T00:07:00|2026-03-01T00:05:00|REQUEUED|60"
+    assert one(of(f"JobID|Submit|Eligible|Start|State|ElapsedRaw\n{row}", tmp_path)).submitted == MIDNIGHT + 300
 
 
 @pytest.mark.parametrize("kind", [AUTO, "philly"])

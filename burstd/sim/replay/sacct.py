@@ -43,6 +43,8 @@ _NO_GPUS = "neither AllocTRES nor ReqTRES among the columns: all jobs count as j
 class _Row(NamedTuple):
     job: TraceJob
     state: str
+    start: float
+    """0: not told."""
 
 
 def is_header(line: str) -> bool:
@@ -100,11 +102,13 @@ def _job(row: Mapping[str, str], lines: Lines) -> _Row | None:
     if run_s <= 0:
         lines.count(_NEVER_RAN)
         return None
-    submitted, eligible = _moment(row, "submit"), _moment(row, "eligible")
+    submitted, eligible, start = (_moment(row, column) for column in ("submit", "eligible", "start"))
     if not submitted:
         raise BadLine(f"expected the time of submission as Submit, found {row['submit']!r}")
     if eligible > submitted:
         lines.count(_LATER)
+        # The row of a run that was requeued tells when the job is eligible again.
+        submitted = min(eligible, start or eligible)
     if state == "RUNNING":
         lines.count(_RUNNING)
     had = _tres(row.get("alloctres", "")) or _tres(row.get("reqtres", ""))
@@ -113,13 +117,13 @@ def _job(row: Mapping[str, str], lines: Lines) -> _Row | None:
     types = [key.removeprefix("gres/gpu:") for key in had if key.startswith("gres/gpu:")]
     gpus = had.get("gres/gpu", 0) or sum(had[f"gres/gpu:{kind}"] for kind in types)
     job = TraceJob(
-        id=name, submitted=max(submitted, eligible), run_s=run_s, nodes=nodes, cpus=cpus, gpus=int(gpus),
+        id=name, submitted=submitted, run_s=run_s, nodes=nodes, cpus=cpus, gpus=int(gpus),
         memory_mib=int(had.get("mem", 0)) or _memory(row.get("reqmem", ""), nodes, cpus),
         time_limit_s=_limit_s(row), user=row.get("user", ""), account=row.get("account", ""),
         partition=row.get("partition", "").partition(",")[0], name=row.get("jobname", ""),
         gpu_type=types[0] if len(types) == 1 else "", constraint=row.get("constraints", ""),
     )  # fmt: skip
-    return _Row(job, state)
+    return _Row(job, state, start)
 
 
 def _run_s(row: Mapping[str, str]) -> float:
@@ -198,15 +202,21 @@ def _memory(text: str, nodes: int, cpus: int) -> int:
 
 
 def _joined(known: _Row, again: _Row, lines: Lines) -> _Row:
-    """Two rows of one id: a job that changed its size while it ran, or one that was requeued (``sacct -D``)."""
+    """Two rows of one id: a job that was requeued (``sacct -D``), or one that changed its size while it ran.
+
+    Of the latter the second row is submitted when the size changed, and begins, in Slurm 22.05, when the job began.
+    """
     if "RESIZING" not in {known.state, again.state}:
         lines.count(_AGAIN)
         return known if known.job.submitted > again.job.submitted else again
     lines.count(_RESIZED)
-    one, other = known.job, again.job
-    larger = max(one, other, key=lambda job: (job.gpus, job.cpus))
-    whole = replace(larger, submitted=min(one.submitted, other.submitted), run_s=one.run_s + other.run_s)
-    return _Row(whole, again.state if known.state == "RESIZING" else known.state)
+    rows = (known, again)
+    larger = max((row.job for row in rows), key=lambda job: (job.gpus, job.cpus))
+    run_s, start = max(row.job.run_s for row in rows), min(row.start for row in rows)
+    if start:
+        run_s = max(row.start + row.job.run_s for row in rows) - start
+    whole = replace(larger, submitted=min(row.job.submitted for row in rows), run_s=run_s)
+    return _Row(whole, again.state if known.state == "RESIZING" else known.state, start)
 
 
 def _het_joined(jobs: Iterable[TraceJob], lines: Lines) -> Iterator[TraceJob]:
