@@ -16,6 +16,9 @@ hour of waiting is worth so much, and the machine costs what its best offer cost
 weighed with its own part of it, and then all that are left with the whole machine. Jobs of many nodes are weighed as a
 whole; of an array so many tasks burst as would start too late, counted from its end.
 
+A machine is for the jobs that it is started for: else Slurm would give it to whoever is first in the queue, and that
+is often one that had better wait. It ends with its jobs, so that ``idle`` has no say about it.
+
 The wait is predicted from the queue and from how long like jobs ran (see ``burstctl explain``). A job that no node of
 the site can run bursts. One of which nothing is known is taken to run for an hour. One whose wait nothing explains is
 taken to wait as long again as it has waited so far, so that it bursts after a while; and whatever is predicted, a job
@@ -34,7 +37,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import floor, isinf, log10
 
@@ -44,7 +47,7 @@ from burstd.model.claim import Cause
 from burstd.model.history import gpus_of
 from burstd.model.job import Job
 from burstd.model.outlook import Outlook, Outlooks
-from burstd.model.policy import PolicyPlugin, Target, Want, units, without_jobs
+from burstd.model.policy import PolicyPlugin, Remark, Target, Want, units, without_jobs
 from burstd.model.snapshot import SlurmView, Snapshot
 
 HOUR_S = 3600.0
@@ -73,6 +76,8 @@ class Settings(BaseModel):
     """Seconds after which a job waits no longer, whatever it costs."""
     idle_s: float = Field(default=300.0, ge=0)
     """Seconds for which a machine stands idle in all for each job, beside its boot; see keep_alive_s of ``idle``."""
+    own_machines: bool = True
+    """Machines are for the jobs that they are started for; else Slurm gives them to whoever is first in the queue."""
     projects: dict[str, Worth] = {}
     partitions: dict[str, Worth] = {}
 
@@ -126,7 +131,21 @@ class WaitAware:
             return target
         weighed = _Weighed(self.settings.idle_s, snapshot.now, parts)
         weighed.outlook = snapshot.outlook.assuming(weighed.leaves)
-        return without_jobs(target, self.name, snapshot, weighed.refusal)
+        target = without_jobs(target, self.name, snapshot, weighed.refusal)
+        return self._alone(target, weighed) if self.settings.own_machines else target
+
+    def _alone(self, target: Target, weighed: _Weighed) -> Target:
+        """Machines for the jobs that leave, and not for those before them in the queue that had better wait."""
+        wants: list[Want] = []
+        said: dict[str, str] = {}
+        for want in target.wants:
+            if want.alone or not any(job in weighed.parts for job in want.jobs) or want.cause is not Cause.DEMAND:
+                wants.append(want)
+                continue
+            wants.append(replace(want, alone=True))
+            said.update((job, reason) for job in want.jobs if (reason := weighed.why(job)))
+        remarks = (Remark(self.name, f"job:{job}", "boot", reason) for job, reason in said.items())
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if said else target
 
     def _parts(self, slurm: SlurmView, target: Target) -> dict[str, _Part]:
         asked = {job for want in target.wants if want.cause is Cause.DEMAND for job in want.jobs}
@@ -168,7 +187,7 @@ class _Weighed:
         self.outlook: Mapping[str, Outlook] = {}
         self._idle_s = idle_s
         self._now = now
-        self._parts = parts
+        self.parts = parts
         self._leaving: Counter[str] = Counter()
         """How many tasks of each job leave for the cloud."""
         self._alone: dict[int, str] = {}
@@ -176,7 +195,7 @@ class _Weighed:
 
     def leaves(self, job_id: str, outlook: Outlook) -> bool:
         """Whether this job, or this task of an array, had better burst."""
-        part = self._parts.get(job_id)
+        part = self.parts.get(job_id)
         if part is None or self._keeps(part, outlook):
             return False
         self._leaving[job_id] += 1
@@ -184,7 +203,7 @@ class _Weighed:
 
     def refusal(self, want: Want, job: Job) -> str:
         """Why the job is left on premises, or this machine is not started for it; empty: it is."""
-        part, outlook = self._parts.get(job.id), self.outlook.get(job.id)
+        part, outlook = self.parts.get(job.id), self.outlook.get(job.id)
         if want.cause is not Cause.DEMAND or part is None or outlook is None:
             return ""
         if self._leaving[job.id] <= 0:
@@ -194,6 +213,17 @@ class _Weighed:
             self._leaving[job.id] -= 1 if want.gang else max(1, int(1 / part.machines))
         return "" if want.gang else self._whole(want)
 
+    def why(self, job_id: str) -> str:
+        """Why the job bursts; empty: it was not weighed."""
+        part, outlook = self.parts.get(job_id), self.outlook.get(job_id)
+        if part is None or outlook is None:
+            return ""
+        cost = part.cost(outlook.run_s + outlook.boot_s + self._idle_s)
+        if isinf(outlook.local_start):
+            return f"no node on premises can run it; a machine for it costs about {part.text(cost)}"
+        wait = _about(outlook.local_start - self._now)
+        return f"it would start on premises in about {wait}, and a machine for it alone costs about {part.text(cost)}"
+
     def _whole(self, want: Want) -> str:
         """Why the jobs that leave do not pay for a machine that they fill in part; empty: they do."""
         known = self._alone.get(id(want))
@@ -202,7 +232,7 @@ class _Weighed:
         return known
 
     def _judge(self, want: Want) -> str:
-        both = [(p, o) for j in want.jobs if (p := self._parts.get(j)) and (o := self.outlook.get(j))]
+        both = [(p, o) for j in want.jobs if (p := self.parts.get(j)) and (o := self.outlook.get(j))]
         left = [(part, outlook) for part, outlook in both if part.job.tasks > 1 or self._leaving[part.job.id] > 0]
         if not left or any(part.job.tasks > 1 or not self._patient(part) for part, _ in left):
             return ""

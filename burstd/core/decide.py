@@ -15,6 +15,7 @@ from burstd.core.storage_node import storage_steps
 from burstd.core.tidy import remove_orphans, reset_slots
 from burstd.core.tuning import Tuning
 from burstd.core.view import View, look
+from burstd.model.offer import Offer
 from burstd.model.plan import Action, MakeClaim, Move, Plan
 from burstd.model.policy import Policy, Target
 from burstd.model.snapshot import SlurmView, Snapshot
@@ -45,16 +46,20 @@ def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Pl
 def make_claims(view: View, target: Target) -> list[MakeClaim]:
     """A claim for each machine that is wanted, on the slots that the target gave it, from its best offer."""
     made: list[MakeClaim] = []
+    known: dict[tuple[str, int], tuple[str, tuple[Offer, ...]]] = {}
     for want in target.wants:
         if not want.offers:
             continue
-        offer, pool = want.offers[0], view.snapshot.pools[want.pool]
-        image, others = image_for(view.snapshot, pool, offer), others_of(pool, want.offers)
+        offer, key = want.offers[0], (want.pool, id(want.offers))
+        if key not in known:
+            pool = view.snapshot.pools[want.pool]
+            known[key] = image_for(view.snapshot, pool, offer), others_of(pool, want.offers)
+        image, others = known[key]
         reserved, egress = reserve_of(want, offer, others)
         made += [
             MakeClaim(
                 want.pool, slot, offer, want.cause, want.reason, image, want.jobs, want.users, want.gang, others,
-                want.accounts, reserved, egress,
+                want.accounts, reserved, egress, want.alone,
             )
             for slot in want.slots
         ]  # fmt: skip

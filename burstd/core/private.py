@@ -1,8 +1,9 @@
-"""Machines that a budget pays for: which jobs may start on them, and when they go.
+"""Machines for their own jobs only: which jobs may start on them, and when they go.
 
-Such a machine is never opened to all. Its own jobs are bound to it, one after the other as there is room, and only
-while what was reserved for it covers the time limit of the next one; then it ends with the last of them. So whatever
-users submit and Slurm starts, it costs no more than was reserved.
+Those are machines that a budget pays for, and those for which a policy wants it so, as others had better wait on
+premises (Want.alone). Such a machine is never opened to all. Its own jobs are bound to it, one after the other as there
+is room, and only while what a budget has reserved for it covers the time limit of the next one; then it ends with the
+last of them. So whatever users submit and Slurm starts, it costs no more than was reserved.
 
 Slurm binds no components of het jobs. For these, and for jobs that Slurm would not take into a reservation, the node
 opens until they have started, and is closed to new jobs then.
@@ -22,7 +23,7 @@ from burstd.model.money import END_S
 from burstd.model.plan import Bind
 from burstd.model.snapshot import SlurmView, Snapshot
 
-REASON = "a budget pays for it"
+REASON, ALONE = "a budget pays for it", "others wait on premises"
 
 
 def affordable(claim: Claim, find: Callable[[str], Job | None], now: float) -> list[Job]:
@@ -68,7 +69,12 @@ def left_alone(claim: Claim, view: View) -> str:
     if waits:
         held = f"{claim.reserved:.2f} {claim.offer.currency}"
         return f"what is left of the {held} reserved for it does not cover job {waits[0]}"
-    return f"its jobs are done, and {REASON}"
+    return f"its jobs are done, and {why(claim)}"
+
+
+def why(claim: Claim) -> str:
+    """Why the machine is for its own jobs only."""
+    return REASON if claim.reserved else ALONE
 
 
 def open_to_all(claim: Claim, view: View) -> bool:
@@ -96,7 +102,7 @@ class Binder:
             fits = claim.state is S.READY or claim.slot in self.placed.get(job.id, ())
             if fits and job.nodes <= 1 and _bindable(job, self.view) and (word := self._word(job)):
                 claims = (claim.id,) if claim.state is S.READY else ()
-                yield Bind(word, job.user, claims, (claim.slot,), f"for job {word} alone: {REASON}")
+                yield Bind(word, job.user, claims, (claim.slot,), f"for job {word} alone: {why(claim)}")
 
     def gang(self, claims: list[Claim], job: Job) -> Bind | None:
         """Of the nodes of one job, all of them ready."""
@@ -106,7 +112,7 @@ class Binder:
         if not _bindable(job, self.view) or self._bound(word):
             return None
         slots = tuple(claim.slot for claim in claims)
-        return Bind(word, job.user, tuple(c.id for c in claims), slots, f"for job {word} alone: {REASON}")
+        return Bind(word, job.user, tuple(c.id for c in claims), slots, f"for job {word} alone: {why(claims[0])}")
 
     def _word(self, job: Job) -> str:
         """The id by which the job, or the next task of the array, is bound; empty: it is already."""

@@ -67,6 +67,7 @@ class Launcher:
                 id=self._new_id(), cluster=self._cluster, pool=a.pool, slot=a.slot, offer=a.offer, cause=a.cause,
                 state=S.PLANNED, created=now, since=now, reason=a.reason, jobs=a.jobs, users=a.users,
                 gang=a.gang, image=a.image, accounts=a.accounts, reserved=a.reserved, egress=a.egress,
+                alone=a.alone,
             )  # fmt: skip
             claims.append(claim)
             others[claim.id] = a.others

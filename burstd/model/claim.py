@@ -103,16 +103,20 @@ class Claim:
     """The most that it may cost, in the offer's currency, as a budget reckoned it before its launch; 0: no budget."""
     egress: Decimal = Decimal(0)
     """Of ``reserved``, what sending its jobs' output home may cost."""
+    alone: bool = False
+    """A policy wants it for its own jobs only: others, which had better wait on premises, would take it."""
     error: str = ""
     """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``proof`` ...); empty: none."""
 
     @property
     def private(self) -> bool:
-        """A budget pays for it: no other jobs than its own may start on it, and only while what is reserved lasts."""
-        return bool(self.reserved) and bool(self.jobs)
+        """No other jobs than its own may start on it; where a budget pays for it, only while what is reserved lasts."""
+        return bool(self.reserved or self.alone) and bool(self.jobs)
 
     def covers(self, seconds: float, now: float) -> bool:
-        """Whether what is reserved for it is enough for so many seconds more."""
+        """Whether what is reserved for it is enough for so many seconds more; without a budget anything is."""
+        if not self.reserved:
+            return True
         return self.cost(now) + self.offer.price * Decimal(seconds) / 3600 <= self.reserved - self.egress
 
     def cost(self, now: float) -> Decimal:

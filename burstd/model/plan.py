@@ -30,6 +30,7 @@ class MakeClaim:
     reserved: Decimal = Decimal(0)
     """See Claim."""
     egress: Decimal = Decimal(0)
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

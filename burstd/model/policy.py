@@ -50,6 +50,8 @@ class Want:
     """Offers that policies have taken out of it (see ``narrowed``)."""
     reserved: tuple[Reserve, ...] = ()
     """What is held back for one of its machines, by offer; empty: no budget pays for it. A budget's to set."""
+    alone: bool = False
+    """For its jobs only: others would take the machines and had better wait on premises. They end with these jobs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ def claim_from_row(row: RowMapping) -> Claim:
         values[name] = _words_from_text(row[name])
     for name in _MONEY:
         values[name] = Decimal(row[name])
+    values["alone"] = bool(row["alone"])
     values["state"] = ClaimState(row["state"])
     values["cause"] = Cause(row["cause"])
     return Claim(**values)

@@ -81,6 +81,7 @@ class ClaimRow(Row, table=True):
     accounts: str = Field(sa_column=Column(BYTEWISE, nullable=False, server_default=text("'[]'")))
     reserved: str = Field(sa_column=Column(BYTEWISE, nullable=False, server_default=text("'0'")))
     egress: str = Field(sa_column=Column(BYTEWISE, nullable=False, server_default=text("'0'")))
+    alone: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
     error: str = Field(sa_column=_text())
 
 

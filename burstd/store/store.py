@@ -39,6 +39,7 @@ class ClaimFields(TypedDict, total=False):
     billed_until: float | None
     opened: float | None
     attempts: int
+    alone: bool
     error: str
 
 

@@ -1,4 +1,4 @@
-"""Runs of jobs that are over."""
+"""Runs of jobs that are over, and claims for their own jobs only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _BYTEWISE = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Adds a table, empty: predictions go by time limits until jobs have ended."""
+    """Adds a column, and a table that is empty: predictions go by time limits until jobs have ended."""
+    op.add_column("claim", sa.Column("alone", sa.Integer(), nullable=False, server_default=sa.text("0")))
     op.create_table(
         "ended_job",
         sa.Column("id", _BYTEWISE, primary_key=True, nullable=False),
