@@ -52,16 +52,23 @@ def summary(report: Report) -> Iterator[str]:
         against = chain.against_immediate
         if immediate is None or chain.baseline or against is None or against.cloud_gpu_hours is None:
             continue
-        used = f"{abs(against.cloud_gpu_hours) * 100:.0f} % {'fewer' if against.cloud_gpu_hours < 0 else 'more'}"
         p95, its_p95 = wording.length(chain.p95_wait_s), wording.length(immediate.p95_wait_s)
         yield (
-            f"{chain.chain}: {used} cloud {_hours(report.chains)} than immediate, "
+            f"{chain.chain}: {_used(against.cloud_gpu_hours, _hours(report.chains))}, "
             f"mean wait {_by(against.mean_wait_s)}; p95 {p95}, that of immediate {its_p95}"
         )
 
 
+def _used(share: float, hours: str) -> str:
+    if abs(share) < 0.005:
+        return f"as many cloud {hours} as immediate"
+    return f"{abs(share) * 100:.0f} % {'fewer' if share < 0 else 'more'} cloud {hours} than immediate"
+
+
 def _by(seconds: float) -> str:
-    return f"{wording.length(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
+    if abs(seconds) < 0.5:
+        return "the same"
+    return f"{wording.length(abs(seconds))} {'longer' if seconds > 0 else 'shorter'}"
 
 
 def _hours(chains: Sequence[Chain]) -> str:
