@@ -47,7 +47,7 @@ class Figures:
     decisions: int
     """How often the decision code was asked."""
     elapsed_s: float
-    """What the replay of this chain took, by the real clock. Not for comparisons of two replays."""
+    """Processor time that the replay of this chain took: it differs from one replay to the next."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 from math import inf
-from time import perf_counter
+from time import process_time
 
 from burstd.core.chain import make_target
 from burstd.core.covered import covered_since, tried_since
@@ -32,6 +32,8 @@ from burstd.sim.replay.window import DAY_S, ReplayJob, Workload
 
 SAMPLES = 336
 """In the window; as far apart after it."""
+GAP_S = 15.0
+"""Least time between two decisions: jobs submitted together are looked at together, as by the daemon."""
 PATIENCE_S = 32 * DAY_S
 """So long policies may let jobs wait with nothing else going on: until the next month's budget."""
 
@@ -107,6 +109,7 @@ class Run:
         self._count = 0
         self._next_look = inf
         self._ask = self._freed = False
+        self._decided = -inf
         self._now = self._stirred = workload.window.start
         self._sampled = workload.window.start
         self._timeline: list[Sample] = []
@@ -115,7 +118,7 @@ class Run:
 
     def run(self) -> Course:
         """Until every job has ended, or nothing will start those that are left. Raises ReplayError."""
-        began = perf_counter()
+        began = process_time()
         possible = [job for job in self._workload.jobs if self._can_ever(job)]
         at = 0
         while True:
@@ -133,7 +136,9 @@ class Run:
                 self._submit(possible[at])
                 at += 1
             self._start_jobs(possible[first:at])
-            if self._policies is not None and (self._ask or now >= self._next_look):
+            if self._ask and self._policies is not None:
+                self._next_look = min(self._next_look, max(now, self._decided + GAP_S))
+            if self._policies is not None and now >= self._next_look:
                 self._decide(self._policies)
         self._sample_until(self._now)
         self.fleet.settle(self._now)
@@ -141,7 +146,7 @@ class Run:
         impossible = len(self._workload.jobs) - len(possible)
         return Course(
             self.fleet, jobs, tuple(self._timeline), impossible, self._site_unit_s, self._decisions,
-            perf_counter() - began,
+            process_time() - began,
         )  # fmt: skip
 
     def _can_ever(self, job: ReplayJob) -> bool:
@@ -171,6 +176,19 @@ class Run:
             self._seen.staged(subject)
             # It may start on a machine that is open for others.
             self._freed = self._freed or bool(self.fleet.machines)
+            self._serve_late(subject)
+
+    def _serve_late(self, job: ReplayJob) -> None:
+        """A machine of its own may have waited for its input."""
+        word = str(job.number)
+        for machine in list(self.fleet.machines.values()):
+            claim = machine.claim
+            if claim.private and claim.state is ClaimState.OPEN and word in claim.jobs:
+                self._serve([machine] if not claim.gang else self._gang_open(claim.gang))
+                return
+
+    def _gang_open(self, word: str) -> list[Machine]:
+        return [m for m in self.fleet.machines.values() if m.claim.gang == word and m.claim.state is ClaimState.OPEN]
 
     def _submit(self, job: ReplayJob) -> None:
         self._lives[job.number] = _Life(job)
@@ -206,7 +224,10 @@ class Run:
         job, now = life.job, self._now
         life.ended = now
         self._leave_site(life)
+        own = [one for slot in life.slots if (one := self.fleet.machines[slot]).claim.private]
         self.fleet.give(life.slots, job.number, now)
+        if own:
+            self._serve(own)
         if life.slots:
             self._look_soon()
         row = self._seen.over(job)
@@ -239,12 +260,29 @@ class Run:
         group = [one for one in group if one.claim.state is ClaimState.READY]
         for one in group:
             self._open(one)
-        if job is not None and self._bound(job, group):
-            slots = tuple(one.claim.slot for one in group[: job.nodes])
-            self._queue.remove(job)
-            self.fleet.take(slots, job, self._now)
-            self._started(job, (), slots)
+        if claim.private:
+            self._serve(group)
+        elif job is not None and self._bound(job, group):
+            self._bind(job, group)
         self._look_soon()
+
+    def _bind(self, job: ReplayJob, group: Sequence[Machine]) -> None:
+        slots = tuple(one.claim.slot for one in group[: job.nodes])
+        self._queue.remove(job)
+        self.fleet.take(slots, job, self._now)
+        self._started(job, (), slots)
+
+    def _serve(self, group: Sequence[Machine]) -> None:
+        """Starts jobs on machines that are for them only, and ends these with the last of them, as core.private."""
+        own = [j for word in group[0].claim.jobs if (j := self._queue.waiting.get(int(word))) is not None]
+        for job in own:
+            room = [one for one in group if one.free >= job.units]
+            if len(room) >= job.nodes and self._now >= job.submitted + self._world.staging_s:
+                self._bind(job, room)
+        if not any(job.number in self._queue.waiting for job in own):
+            for one in group:
+                if not one.jobs:
+                    self.fleet.release(one, self._now)
 
     def _bound(self, job: ReplayJob, group: Sequence[Machine]) -> bool:
         """Whether these machines are given to the job alone, as core.gate does it."""
@@ -279,7 +317,7 @@ class Run:
 
     def _decide(self, policies: Sequence[Policy]) -> None:
         """Asks until no offer turns out to be sold out."""
-        self._ask = False
+        self._ask, self._decided = False, self._now
         while True:
             self.fleet.make_room(self._queue.wanted)
             snapshot = self._snapshot()
