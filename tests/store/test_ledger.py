@@ -17,6 +17,7 @@ from sqlalchemy import text
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.data import StageState
 from burstd.model.money import by_month, cost_of
+from burstd.model.offer import Offer
 from burstd.store import Event, Reader, Refused, Store, replay
 from burstd.store.codec import dump, plain_claim
 from burstd.store.engine import database_url, open_engine
@@ -28,6 +29,8 @@ from .test_stagings import waiting, way
 S = ClaimState
 ONE = replace(OFFER, price=Decimal(1))
 HOUR = 3600.0
+Lived = tuple[Offer, tuple[str, ...], float, float]
+"""Offer, projects, seconds before the launch, seconds until the end."""
 
 
 def at(moment: str) -> float:
@@ -169,10 +172,7 @@ def test_a_log_of_before_is_replayed() -> None:
     ),
     st.booleans(),
 )
-def test_the_sums_are_what_the_claims_have_cost(
-    lives: list[tuple],
-    forget: bool,  # type: ignore[type-arg]
-) -> None:
+def test_the_sums_are_what_the_claims_have_cost(lives: list[Lived], forget: bool) -> None:
     clock = ManualClock()
     with Store.open(":memory:", clock) as store:
         expected: dict[tuple[str, str], Decimal] = {}
