@@ -275,7 +275,7 @@ def _name_slots(snapshot: Snapshot, target: Target, awaited: AbstractSet[str]) -
                 for slot in slots:
                     del free[want.pool][slot]
                     taken.append((want.pool, slot))
-                some[index] = replace(want, slots=slots)
+                some[index] = want if want.slots else replace(want, slots=slots)
         if not fault:
             named |= some
             continue

@@ -32,6 +32,8 @@ class Ask:
     tasks: int = 1
     burst: bool = True
     """False: no pool serves its partitions; it is here because it competes for the other nodes."""
+    plain: bool = False
+    """One task of one job, and no array: its id is all that anything can be known by."""
     more: tuple[tuple[Job, Request], ...] = ()
     """The other components of the het job."""
     said: Remark | None = None
@@ -135,11 +137,8 @@ class _Look:
         self._memory.unsettled = {}
         if self._memory.context != self._pools:
             self._memory.context, before = self._pools, {}
-        for at in [n for n, note in enumerate(queue.notes) if note is None]:
+        for at in self._settle(queue.pending, queue.notes, found):
             job = queue.pending[at]
-            if self._settled(job):
-                found[at] = queue.notes[at] = self._plain(job)
-                continue
             jobs = self._together(job)
             note = self._note(jobs) if jobs else _NOTHING
             if isinstance(note, Ask):
@@ -152,16 +151,33 @@ class _Look:
         out = [note.remarks for note in found if type(note) is _Out] if len(asks) < len(found) else []
         return Demand(asks, tuple(chain.from_iterable(out)), self._look_at, self._components is not None)
 
-    def _settled(self, job: Job) -> bool:
-        """True where the answer hangs on the job alone, so that it is the same at the next look."""
-        return (
-            job.eligible <= self._now
-            and not job.het_job_id
-            and not job.tasks_limit
-            and not job.reservation
-            and job.reason not in _UNSETTLED
-            and (not self._data or data_of(self._data, job) is None)
-        )
+    def _settle(self, pending: list[Job], notes: list[Ask | _Out | None], found: list[Ask | _Out | None]) -> list[int]:
+        """Notes down those whose answer hangs on the job alone, and is the same at the next look; returns the others.
+
+        These are most of a long queue: it is gone through once, with nothing called that need not be.
+        """
+        now, data, requests, serves, meanings = self._now, self._data, self._memory.requests, self._burst, self._reasons
+        others: list[int] = []
+        for at in [n for n, note in enumerate(notes) if note is None]:
+            job = pending[at]
+            if (
+                job.eligible > now or job.het_job_id or job.tasks_limit or job.reservation
+                or job.reason in _UNSETTLED or (data and data_of(data, job) is not None)
+            ):  # fmt: skip
+                others.append(at)
+                continue
+            partitions, reason = job.partitions, job.reason
+            burst = serves[partitions] if partitions in serves else self._serves(partitions)
+            meant = meanings.get(reason) or self._meaning(reason)
+            if meant.counts and not job.dependency and job.state is JobState.PENDING:
+                plain = job.tasks <= 1 and not job.array_tasks
+                notes[at] = found[at] = Ask(job, requests.of(job), job.tasks or 1, burst, plain)
+            elif burst:
+                out = Remark("demand", f"job:{job.id}", "wait", self._keeps(job))
+                notes[at] = found[at] = _Out((out,))
+            else:
+                notes[at] = found[at] = _NOTHING
+        return others
 
     def _together(self, job: Job) -> tuple[Job, ...]:
         """The components of a het job, with the first of them; none with the others."""
@@ -171,21 +187,12 @@ class _Look:
             self._components = _components(self._memory.queue.pending)
         return self._components.pop(job.het_job_id, ())
 
-    def _plain(self, job: Job) -> Ask | _Out:
-        """Of one whose answer hangs on it alone: most of a long queue."""
-        burst, reason = self._serves(job.partitions), self._meaning(job.reason)
-        if reason.counts and not job.dependency and job.state is JobState.PENDING:
-            return Ask(job, self._memory.requests.of(job), job.tasks or 1, burst)
-        if not burst:
-            return _NOTHING
-        return _Out((Remark("demand", f"job:{job.id}", "wait", self._keeps(job)),))
-
     def _note(self, jobs: tuple[Job, ...]) -> Ask | _Out:
         burst = any(self._serves(job.partitions) for job in jobs)
         tasks, why = self._tasks(jobs)
         if tasks:
             (job, request), *more = [(job, self._memory.requests.of(job)) for job in jobs]
-            return Ask(job, request, tasks, burst, tuple(more))
+            return Ask(job, request, tasks, burst, tasks == 1 and not (job.array_tasks or more), tuple(more))
         return _Out(tuple(Remark("demand", f"job:{j.id}", "wait", why) for j in jobs)) if burst else _NOTHING
 
     def _serves(self, partitions: tuple[str, ...]) -> bool:

@@ -62,6 +62,8 @@ class Pattern:
     """What each other pool of its partitions lacks, by the pool's name."""
     gang: bool
     """It takes more than one node."""
+    choosy: bool
+    """It names nodes, or excludes some."""
     left: int = 0
     """How many of it are still to be placed."""
     cursors: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -92,11 +94,6 @@ class Pattern:
     def named(self) -> frozenset[str]:
         """Nodes that it asks for."""
         return self.request.named
-
-    @property
-    def choosy(self) -> bool:
-        """It names nodes, or excludes some."""
-        return bool(self.request.excluded or self.request.named)
 
     def allows(self, name: str) -> bool:
         """See Request."""
@@ -145,7 +142,7 @@ class Patterns:
         routes.sort(key=lambda r: (r.price is None, r.price or Decimal(0), r.pool.name))
         several = wanted.nodes > 1 or wanted.constraint.fewest_nodes > 1
         gang = several or (bool(routes) and all(route.nodes > 1 for route in routes))
-        return Pattern(request, tuple(routes), lacking, gang)
+        return Pattern(request, tuple(routes), lacking, gang, bool(request.excluded or request.named))
 
     def elsewhere(self, pattern: Pattern) -> bool:
         """True where nodes that are in no pool, in whatever state, could run it, alone or with the pools' slots."""

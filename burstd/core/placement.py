@@ -103,27 +103,25 @@ class _Placement:
         patterns, special, placed = self._patterns.known, packer.special, self._placed
         alone: list[tuple[Ask, Bin]] = []
         for order, ask in enumerate(demand.asks):
-            job, pattern = ask.job, patterns[ask.request]
-            if (
-                ask.tasks > 1
-                or ask.more
-                or job.id in special
-                or (pattern.gang and (not pattern.full or job.array_tasks))
-            ):
+            pattern = patterns[ask.request]
+            if not ask.plain or (pattern.gang and not pattern.full) or (special and ask.job.id in special):
                 self._place(packer, wording, ask, order, alone)
                 continue
-            found = None if pattern.full else packer.place_one(job, pattern, order)
+            found = None if pattern.full else packer.place_one(ask.job, pattern, order)
             if found is None:
                 pattern.full = True
                 words = pattern.why or wording.left_out(pattern)
             else:
                 words = found.words or wording.on(found)
                 if found.kind is not Kind.NEW:
-                    placed[job.id] = (found.name,)
+                    placed[ask.job.id] = (found.name,)
                 elif ask.burst:
                     alone.append((ask, found))
             if ask.burst:
-                _say(ask, words)
+                said = ask.said
+                # What is said again is the same remark.
+                if said is None or said.reason != words[1] or said.verdict != words[0]:
+                    ask.said = Remark("placement", "job:" + ask.job.id, words[0], words[1])
         return alone
 
     def _place(self, packer: Packer, wording: Wording, ask: Ask, order: int, alone: list[tuple[Ask, Bin]]) -> None:
@@ -205,20 +203,22 @@ class _Placement:
         return tuple(self._want(bins, gang) for gang, bins in units)
 
     def _times(self, jobs: Iterable[str]) -> int:
-        return wary(self._snapshot, jobs, self._most) if self._most else 0
+        return wary(self._snapshot, jobs, self._most)
 
     def _want(self, bins: list[Bin], gang: str) -> Want:
         first = bins[0]
         jobs = tuple(dict.fromkeys([job.id for job in first.jobs]))
-        times, offers = self._times(jobs), self._offers[first.pool]
-        steady = steady_first(offers) if times else offers
-        whose = _SHARED if len(jobs) > 1 else "its machines"
+        times, steady = self._times(jobs) if self._most else 0, self._offers[first.pool]
+        why = ""
+        if times:
+            steady = steady_first(steady)
+            why = why_steady(steady, times, _SHARED if len(jobs) > 1 else "its machines")
         shown = ", ".join(jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
         return Want(
             pool=first.pool,
             nodes=len(bins),
             cause=Cause.DEMAND,
-            reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}{why_steady(steady, times, whose)}",
+            reason=f"{'jobs' if len(jobs) > 1 else 'job'} {shown}{why}",
             offers=steady,
             jobs=jobs,
             users=tuple(dict.fromkeys([job.user for job in first.jobs])),

@@ -53,7 +53,7 @@ class Queue(Generic[T]):
         """Brings it up to date. Notes of jobs that are the very same stay, as long as the context is the same."""
         if context != self.context:
             self.notes, self.context = [None] * len(self.pending), context
-        found = changed(self.jobs, jobs)
+        found = changed(self.jobs, jobs) if self.jobs else None
         if found is None or len(found) > _MANY or not self._mended(found):
             kept = dict(zip(map(id, self.pending), self.notes, strict=True))
             fresh = in_order(jobs)

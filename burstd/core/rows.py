@@ -50,9 +50,12 @@ class Row:
     def find(self, start: int, share: Share, right: Callable[[Bin], bool]) -> int:
         """Index of the first bin, from ``start`` on, that has room for the share and is right; else that of the end."""
         bins = self.bins
-        if start < len(bins) and bins[start].fits(share) and right(bins[start]):
-            return start
         cpus, memory, gres, exclusive = share.cpus, share.memory_mib, share.gres, share.exclusive
+        if start < len(bins):
+            found = bins[start]
+            # Most often the last one has room for the next as well.
+            if cpus <= found.cpus and memory <= found.memory_mib and found.fits(share) and right(found):
+                return start
         asked = sum([g.count for g in gres])
         index, last = start, len(bins)
         while index < last:
