@@ -127,9 +127,9 @@ def test_output_that_is_home_is_booked_once_for_the_cloud_that_it_left(store: St
         store.move_staging("17", old, new, "so", nodes=("gpu001",), bytes_out=5 << 30)
     month = datetime.fromtimestamp(clock.time, UTC).strftime("%Y-%m")
     assert [(s.kind, s.name, s.month, s.provider, s.bytes_out, s.amount) for s in store.spent()] == [
-        ("", "", month, "sandbox", 5 << 30, 0),
-        ("project", "proj", month, "sandbox", 5 << 30, 0),
-        ("user", "ann", month, "sandbox", 5 << 30, 0),
+        ("", "", month, "sandbox", 5 << 30, Decimal(0)),
+        ("project", "proj", month, "sandbox", 5 << 30, Decimal(0)),
+        ("user", "ann", month, "sandbox", 5 << 30, Decimal(0)),
     ]
 
 
