@@ -76,7 +76,7 @@ def course(chain: Slices, scales: Scales) -> Markup:
         frame = _frame(place, scales, ticks[-1].value, scale)
         parts += frame.y_axis(ticks, title)
         parts += [tag("path", d=_steps(frame, chain, values), class_=look) for values, look in layers]
-        parts += frame.x_axis(axes.dates(scales.start, scales.end, 5), grid=False)
+        parts += frame.x_axis(axes.dates(scales.start, scales.end, 4), grid=False)
         if place == _SITE and scales.full:
             y = frame.at_y(scales.full)
             parts.append(tag("line", x1=frame.left, y1=y, x2=frame.right, y2=y, class_="all"))
