@@ -144,7 +144,7 @@ class _Site:
         self._history = snapshot.history
         self._fits: dict[_Request, tuple[tuple[Kind, Fit], ...]] = {}
         self._runs_for: dict[_Request, tuple[float, str]] = {}
-        self._like: dict[_Request, Like] = {}
+        self._running: dict[_Request, tuple[Like, Room, Job]] = {}
         self._boots = boots(snapshot)
         self._boot: dict[tuple[str, ...], float] = {}
         self._kinds, kind_of = _kinds(snapshot, slurm)
@@ -155,28 +155,20 @@ class _Site:
             kind.begin(self._now)
 
     def _runs(self, job: Job, kind_of: Mapping[str, Kind]) -> None:
-        names = [name for name in job.node_list if name in kind_of]
-        nodes = len(job.node_list)
-        cpus = max(1.0, job.cpus / nodes)
-        memory = job.memory_mib * cpus if job.memory_per_cpu else job.memory_mib
-        each = kind_of[names[0]].whole() if job.exclusive else Room(cpus, memory, gpus_of(job) / nodes)
-        end = self._now + self._left(job)
-        for name in names:
-            kind_of[name].runs((name,), each, end)
-
-    def _left(self, job: Job) -> float:
-        """How long it will run on."""
-        elapsed = max(0.0, self._now - job.start) if job.start else 0.0
+        # All but the time for which it has run is the same for many.
         whose = _whose(job)
-        like = self._like.get(whose)
-        if like is None:
-            like = self._like[whose] = self._history.like(job)
-        known = like.run_s(elapsed)
-        if known is not None:
-            return max(0.0, known.seconds - elapsed)
-        if job.time_limit_s:
-            return max(0.0, job.time_limit_s - elapsed)
-        return max(elapsed, RUN_S)
+        known = self._running.get(whose)
+        if known is None or known[2].exclusive is not job.exclusive:
+            known = self._running[whose] = self._history.like(job), _each(job, kind_of[job.node_list[0]]), job
+        like, each, _ = known
+        elapsed = max(0.0, self._now - job.start) if job.start else 0.0
+        left = like.left_s(elapsed)
+        if left is None:
+            left = job.time_limit_s - elapsed if job.time_limit_s else max(elapsed, RUN_S)
+        end = self._now + max(0.0, left)
+        for name in job.node_list:
+            if name in kind_of:
+                kind_of[name].runs(name, each, end)
 
     def entry(self, job: Job) -> _Entry:
         """What a pending job takes."""
@@ -231,10 +223,20 @@ class _Site:
         return self._now + waited, "none"
 
 
+def _each(job: Job, kind: Kind) -> Room:
+    """What a running job takes of each of its nodes."""
+    if job.exclusive:
+        return kind.whole()
+    nodes = len(job.node_list)
+    cpus = max(1.0, job.cpus / nodes)
+    return Room(cpus, job.memory_mib * cpus if job.memory_per_cpu else job.memory_mib, gpus_of(job) / nodes)
+
+
 def _whose(job: Job) -> _Request:
     """Jobs of which this is the same have the same history."""
     return (
-        job.user, job.account, job.name, job.nodes, job.cpus, job.gres_per_node, job.gres_per_job, job.time_limit_s,
+        job.user, job.account, job.name, job.nodes, job.cpus, job.memory_mib, job.gres_per_node, job.gres_per_job,
+        job.time_limit_s,
     )  # fmt: skip
 
 

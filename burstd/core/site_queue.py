@@ -101,11 +101,10 @@ class Kind:
         self._free = Room(sum(r.cpus for r in rooms), sum(r.memory for r in rooms), sum(r.gpus for r in rooms))
         heapify(self._ends)
 
-    def runs(self, names: Iterable[str], each: Room, end: float) -> None:
-        """A job runs on these nodes until then."""
-        for name in names:
-            self._ends.append((end, len(self._ends), each))
-            self._running.setdefault(name, []).append((end, each))
+    def runs(self, name: str, each: Room, end: float) -> None:
+        """A job runs on this node until then."""
+        self._ends.append((end, len(self._ends), each))
+        self._running.setdefault(name, []).append((end, each))
 
     def fit(self, partitions: Iterable[str], need: Need) -> Fit | None:
         """What such a job takes here; None: it cannot run here."""

@@ -145,6 +145,14 @@ class Like:
         """As History.run_s."""
         if not self._groups:
             return None
+        seconds, count, key = self._told(elapsed_s)
+        return Estimate(seconds, count, _words(key))
+
+    def left_s(self, elapsed_s: float) -> float | None:
+        """How much longer it will run that has run for so long; None: no job tells."""
+        return self._told(elapsed_s)[0] - elapsed_s if self._groups else None
+
+    def _told(self, elapsed_s: float) -> tuple[float, int, Key]:
         key, group = self._groups[0]
         seconds, count = (group.mean(), len(group)) if elapsed_s <= 0 else (2 * elapsed_s, 0)
         for longer_key, longer in self._groups if elapsed_s > 0 else ():
@@ -154,7 +162,7 @@ class Like:
                 break
         if 0 < self._limit_s < seconds:
             seconds = max(self._limit_s, elapsed_s)
-        return Estimate(seconds, count, _words(key))
+        return seconds, count, key
 
 
 _EMPTY = _Group()
