@@ -8,8 +8,9 @@ protection, licences). A job says what it wishes in its comment, as jobs of GPU 
 ``nvidia-gpu``, ``amd-gpu``, ``gpu`` (numbers), ``cpu`` (a part counts as a whole one), ``mem``, ``gpu-mem`` (of each
 GPU; both in MiB, or with a unit: ``40G``), ``gpu-model``, ``arch``, ``container``, ``tag`` and ``not-tag``. ``a|b`` is
 one of both, ``a,b`` is both (``not-tag``: none of them); a model may be a pattern. A machine is started for the job by
-offers that have it all, and by none else. This is about machines that are started: what Slurm then gives the job, and
-whether it starts on a node that is there already, is Slurm's business and a matter of ``--gres`` and ``--constraint``.
+offers that have it all, and by none else; it is kept for the job, and ends with it (``own_machines``). This is about
+machines that are started: what Slurm gives the job on it, and whether it starts on another node that is there already,
+is Slurm's business and a matter of ``--gres`` and ``--constraint``.
 What the provider does not tell of its offers is said here, by patterns of their names
 (``provider/region/zone/type/market``); entries that match add up.
 
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from math import ceil
@@ -37,7 +38,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from burstd.model.comment import WISHES, speaks, split
 from burstd.model.job import Job
 from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Target, Want, units, without_jobs, without_offers
+from burstd.model.policy import PolicyPlugin, Remark, Target, Want, units, without_jobs, without_offers
 from burstd.model.snapshot import SlurmView, Snapshot
 
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -78,6 +79,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    own_machines: bool = True
+    """A machine that is started for wishes is for its jobs only; else Slurm gives it to whoever is first."""
     offers: dict[str, OfferSettings] = {}
 
 
@@ -137,7 +140,22 @@ class Broker:
         def alike(want: Want) -> tuple[str, ...]:
             return tuple(wishes[job].text for job in want.jobs if job in wishes)
 
-        return without_offers(without_jobs(target, self.name, snapshot, out), self.name, refusal, alike)
+        target = without_offers(without_jobs(target, self.name, snapshot, out), self.name, refusal, alike)
+        return self._own(target, wishes) if self.settings.own_machines else target
+
+    def _own(self, target: Target, wishes: Mapping[str, _Wishes]) -> Target:
+        """Machines with something special for the jobs that wish it, and not for those before them in the queue."""
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        for want in target.wants:
+            wished = next((wishes[job].text for job in want.jobs if job in wishes), "")
+            if wished and not want.alone:
+                wants.append(replace(want, alone=True))
+                why = f"the machine for {want.reason} is for its jobs only, as one wishes {wished}"
+                remarks.append(Remark(self.name, f"pool:{want.pool}", "order", why))
+            else:
+                wants.append(want)
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
 
     def _wishes(self, snapshot: Snapshot, target: Target) -> dict[str, _Wishes]:
         """Of the jobs of the target that wish anything."""

@@ -83,7 +83,7 @@ class TestDataLocality(PolicyContract):
 
 class TestBroker(PolicyContract):
     plugin = policies.broker.plugin
-    tried = ({}, {"offers": {"sky/*": {"tags": ["eu"], "gpu_memory": "40G"}}})
+    tried = ({}, {"own_machines": False, "offers": {"sky/*": {"tags": ["eu"], "gpu_memory": "40G"}}})
 
 
 SHAPE = Shape(4, 8000)

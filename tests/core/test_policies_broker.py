@@ -151,6 +151,16 @@ def test_one_that_nobody_meets_does_not_keep_others_from_their_machine() -> None
     )
 
 
+def test_machines_with_something_special_are_for_those_who_wish_it() -> None:
+    rows = (job("1", comment="burst: gpu=1", exclusive=True), job("2", exclusive=True))
+    assert [(w.jobs, w.alone) for w in decided(*rows).wants] == [(("1",), True), (("2",), False)]
+    shared = decided(job("1", comment="burst: gpu=1"), job("2"))
+    assert [(w.jobs, w.alone) for w in shared.wants] == [(("1", "2"), True)]
+    assert [(w.jobs, w.alone) for w in decided(*rows, **SITE, own_machines=False).wants] == [
+        (("1",), False), (("2",), False),
+    ]  # fmt: skip
+
+
 def test_a_gang_stands_or_falls_together() -> None:
     assert kinds(job(nodes=2, cpus=2, comment="burst: gpu-model=h100")) == [["p5"]]
     assert kinds(job(nodes=2, cpus=2, comment="burst: gpu-model=v100")) == []
