@@ -22,7 +22,8 @@ def check(policy: Policy, snapshot: Snapshot, target: Target) -> Target:
     _check_releases(snapshot, target, found)
     changed = (_told(found), found.releases, found.offers) != (_told(target), target.releases, target.offers)
     new = found.remarks[len(target.remarks) :]
-    assert new or not changed, "each change comes with a remark"
+    reasons = [out for want in found.wants for out in want.left_out if out.by == policy.name and out.reason]
+    assert new or reasons or not changed, "each change comes with a remark"
     assert all(remark.by == policy.name for remark in new), "remarks bear the policy's name"
     assert all(r.reason and not r.reason.endswith(".") for r in new), "a reason is a sentence without a full stop"
     return found

@@ -1,0 +1,212 @@
+"""Policies on the real Slurm: a budget, a job that cannot be, a job that had better wait, a module that is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from burstd.cli.session import Code
+from burstd.model.offer import OfferRule, Pool
+from burstd.model.shape import Gres, Shape
+from tests.e2e.sites import claims_of, events, site_up, told, wait_all_gone
+from tests.lab.base_site import CONFIG
+from tests.lab.site import CPU, Site
+
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+
+# The cloud has no machine with such GPUs: Slurm takes the job, and nothing that burstd may start can run it.
+DREAM = Pool(
+    "dream", ("dream1",), ("burst",), Shape(2, 1000, (Gres("gpu", "b300", 1),), frozenset({"cloud"})),
+    (OfferRule("sandbox", ("c2*",), image="node"),),
+)  # fmt: skip
+SETTINGS = """
+[policies]
+chain = ["wait_aware", "idle", "budget"]
+[policies.idle]
+keep_alive_s = 2
+[policies.budget.projects.atlas]
+limit = 1.00
+[policies.budget.projects.belle]
+limit = 0.10
+"""
+FOLDER = "/etc/burstd/policies"
+GOOD = '''"""Nothing is started for jobs of this name."""
+
+from pydantic import BaseModel, ConfigDict
+
+from burstd.model.policy import PolicyPlugin, without_jobs
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = "secret"
+
+
+class Names:
+    name = "names"
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def evaluate(self, snapshot, target):
+        def refusal(want, job):
+            return "its name is not allowed" if job.name == self.settings.name else ""
+
+        return without_jobs(target, self.name, snapshot, refusal)
+
+
+plugin = PolicyPlugin("names", Settings, Names)
+'''
+NO_SYNTAX = GOOD.replace("def evaluate(self, snapshot, target):", "def evaluate(self, snapshot, target)")
+RAISES = GOOD.replace('return "its name', 'return 1 / 0, "its name')
+HANGS = GOOD.replace('return "its name', 'while job.name:\n                pass\n            return "its name')
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Site]:
+    with site_up(pools=[CPU, DREAM], settings=SETTINGS) as up:
+        yield up
+
+
+@pytest.fixture
+def site(whole: Site) -> Site:
+    """The site without jobs and machines, and with the settings that it began with."""
+    whole.cluster.sh(f"scancel -u ada; scancel -u bob; rm -rf {FOLDER}")
+    whole.write(CONFIG, whole.burstd_toml())
+    whole.burstctl("policy", "reload")
+    wait_all_gone(whole)
+    return whole
+
+
+def settings(site: Site, old: str, new: str) -> None:
+    """Other settings, not yet taken."""
+    text = site.burstd_toml()
+    assert old in text
+    site.write(CONFIG, text.replace(old, new))
+
+
+def explained(site: Site, job: str) -> str:
+    return " ".join(site.burstctl("explain", job, user="ada").stdout.split())
+
+
+def test_a_budget_stops_the_second_job_and_raising_it_starts_it(site: Site) -> None:
+    words = "-p burst -A atlas -c1 --mem=100 -t90"
+    first = site.submit(words, "sleep 300")
+    site.wait_job(first, ["RUNNING"])
+    second = site.submit(words, "sleep 1")
+    site.wait(lambda: "project atlas has" in " ".join(told(site, second)), 15, "squeue -o %k names the budget")
+    [comment] = told(site, second)
+    assert comment.startswith("burstd: waits: ")
+    assert "1.00 EUR" in comment
+    why = explained(site, second)
+    assert "budget" in why
+    assert "project atlas has" in why
+    assert claims_of(site, second) == []
+    assert site.job(second)["JobState"] == "PENDING", "it would fit beside the first, on a machine that is not its own"
+    [claim] = claims_of(site, first)
+    reserved = Decimal(site.api(f"/v1/nodes/{claim['claim']}")["node"]["reserved"]["amount"])
+    assert Decimal("0.60") < reserved < Decimal("1.00"), "90 minutes at 0.40 an hour, and what is around them"
+
+    settings(site, "limit = 1.00", "limit = 2.00")
+    site.burstctl("policy", "reload")
+    site.wait_job(second)
+    assert told(site, second) != [comment]
+    site.cluster.sh(f"scancel {first}")
+    wait_all_gone(site)
+    spent = Decimal(site.api("/v1/bill", group="account")["total"][0]["amount"])
+    assert spent < Decimal("0.10"), "what was reserved is free again but for what it cost"
+    third = site.submit("-p burst -A atlas -c1 --mem=100 -t90", "sleep 1")
+    site.wait_job(third)
+
+
+def test_what_can_never_be_is_told_at_once(site: Site) -> None:
+    with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
+        site.submit("-p burst --gres=gpu:h100:9 -t5")
+    dream = site.submit("-p burst --gres=gpu:b300:1 -t5")
+    poor = site.submit("-p burst -A belle -c1 --mem=100 -t600")
+    for job, why in ((dream, "no offer can ever fill the slots of pool dream"), (poor, "can never")):
+        site.wait(lambda job=job, why=why: why in " ".join(told(site, job)), 15, f"{why}, in squeue")  # type: ignore[misc]
+        [comment] = told(site, job)
+        assert comment.startswith("burstd: never starts as it is: ")
+        assert why in explained(site, job)
+    assert site.instances() == []
+
+
+def test_a_job_that_starts_soon_stays_and_one_that_would_not_bursts(site: Site) -> None:
+    """Both premises nodes are busy, one for a minute at most and one for ten hours."""
+    soon, late = (n["name"] for n in _onprem(site))
+    site.wait_job(site.submit(f"-p onprem -w {soon} --exclusive -t1", "sleep 25"), ["RUNNING"])
+    site.wait_job(site.submit(f"-p onprem -w {late} --exclusive -t600", "sleep 600"), ["RUNNING"])
+    stays = site.submit("-p onprem,burst -c2 --mem=100 -t30", "sleep 1")
+    site.wait(lambda: "on premises" in " ".join(told(site, stays)), 15, "it is told that it had better wait")
+    assert "wait_aware" in explained(site, stays)
+    assert claims_of(site, stays) == []
+    # Both nodes: that is in ten hours.
+    goes = site.submit("-p onprem,burst -N2 -c2 --mem=100 -t30", "sleep 60")
+    site.wait_job(goes, ["RUNNING"])
+    assert len(claims_of(site, goes)) == 2
+    site.wait_job(stays)
+    assert claims_of(site, stays) == []
+    assert site.job(stays)["NodeList"] == soon
+
+
+def _onprem(site: Site) -> list[dict[str, str]]:
+    names = site.cluster.sh("sinfo -h -N -p onprem -o %N").split()
+    assert len(names) == 2
+    return [{"name": name} for name in names]
+
+
+def policies(site: Site) -> dict[str, Any]:
+    return {p["name"]: p for p in site.ask("policy", "list")["policies"]}
+
+
+def test_a_broken_module_changes_nothing(site: Site) -> None:
+    site.write(f"{FOLDER}/names.py", GOOD)
+    settings(site, '"idle", "budget"]', '"idle", "names", "budget"]')
+    checked = site.burstctl("policy", "check", check=False)
+    assert checked.returncode == Code.OK, checked.stdout
+    site.burstctl("policy", "reload")
+    assert policies(site)["names"]["origin"] == f"{FOLDER}/names.py"
+    secret = site.submit("-p burst -c1 --mem=100 -t5 -J secret")
+    site.wait(lambda: "its name is not allowed" in " ".join(told(site, secret)), 15, "the new policy is in force")
+
+    site.write(f"{FOLDER}/names.py", NO_SYNTAX)
+    line = next(n for n, text in enumerate(NO_SYNTAX.splitlines(), 1) if "def evaluate" in text)
+    for words in (("policy", "check"), ("policy", "reload")):
+        refused = site.burstctl(*words, check=False)
+        assert refused.returncode == Code.NO
+        assert f"{FOLDER}/names.py:{line}" in " ".join((refused.stdout + refused.stderr).split())
+    site.signal_burstd("HUP")
+    site.wait(lambda: "settings not taken" in site.said(), 10, "SIGHUP is refused as well")
+    other = site.submit("-p burst -c1 --mem=100 -t5")
+    site.wait_job(other)
+    assert claims_of(site, secret) == [], "the old one is in force"
+    assert "its name is not allowed" in explained(site, secret)
+
+
+@pytest.mark.parametrize(("code", "why"), [(RAISES, "ZeroDivisionError"), (HANGS, "s")], ids=["raises", "hangs"])
+def test_a_policy_that_fails_at_work_holds_everything(site: Site, code: str, why: str) -> None:
+    words = "-p burst -c1 --mem=100 -t30"
+    running = site.submit(words, "sleep 300")
+    site.wait_job(running, ["RUNNING"])
+    [claim] = claims_of(site, running)
+    site.write(f"{FOLDER}/names.py", code)
+    text = site.burstd_toml().replace('"idle", "budget"]', '"idle", "names", "budget"]\ntimeout_s = 1.0')
+    site.write(CONFIG, text)
+    site.burstctl("policy", "reload")
+    # It fails over the first job of that name.
+    waiting = site.submit("-p burst -c2 --mem=100 -t5 -J secret", "sleep 1")
+    site.wait(lambda: "policy names failed" in site.burstctl("status").stdout, 20, "an alarm")
+    assert why in policies(site)["names"]["error"]
+    assert claims_of(site, waiting) == []
+    assert site.job(running)["JobState"] == "RUNNING"
+    assert [c["claim"] for c in claims_of(site, running)] == [claim["claim"]]
+    assert [e for e in events(site, f"claim:{claim['claim']}") if e["new"] in ("closing", "terminating")] == []
+    site.write(f"{FOLDER}/names.py", GOOD)
+    settings(site, '"idle", "budget"]', '"idle", "names", "budget"]')
+    site.burstctl("policy", "reload")
+    site.wait(lambda: "failed" not in site.burstctl("status").stdout, 20, "the alarm is over")
+    site.wait(lambda: "its name is not allowed" in explained(site, waiting), 15, "and it does its work")
