@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Literal
@@ -65,6 +65,7 @@ class Purse:
         for spent in snapshot.spent:
             self._spent.setdefault((spent.kind, spent.name), []).append(spent)
         committed = Committed(snapshot, overhead_s, unlimited_s)
+        self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], Mapping[Key, int]] = {}
         self._live: dict[Key, list[tuple[Claim, Decimal, int]]] = {}
         for claim in (*snapshot.claims, *snapshot.storage):
             if keys := self.keys(claim.accounts, claim.users):
@@ -74,8 +75,14 @@ class Purse:
         self._lines: dict[Key, BudgetLine] = {}
         self._taken: dict[Key, Decimal] = {}
 
-    def keys(self, accounts: Iterable[str], users: Iterable[str]) -> dict[Key, int]:
+    def keys(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> Mapping[Key, int]:
         """The budgets that pay for a machine, and among how many of their kind its cost is shared."""
+        known = self._keys.get((accounts, users))
+        if known is None:
+            known = self._keys[accounts, users] = self._look_up(accounts, users)
+        return known
+
+    def _look_up(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> dict[Key, int]:
         found = {ALL: 1} if self._limits.of(ALL) is not None else {}
         for kind, names in (("project", accounts), ("user", users)):
             payers = dict.fromkeys(name for name in names if name)
@@ -180,6 +187,8 @@ def _start(period: Period, now: float) -> float:
 
 def _cost_before(claim: Claim, time: float) -> Decimal:
     """What a claim had cost by then: it is in the bill of an earlier period."""
+    if claim.billed_from is None or claim.billed_from >= time:
+        return Decimal(0)
     ended = claim.billed_until is not None and claim.billed_until < time
     return claim.cost(time) if claim.billed_until is None or ended else replace(claim, billed_until=time).cost(time)
 
