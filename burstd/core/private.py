@@ -23,7 +23,7 @@ from burstd.model.money import END_S
 from burstd.model.plan import Bind
 from burstd.model.snapshot import SlurmView, Snapshot
 
-REASON, ALONE = "a budget pays for it", "others wait on premises"
+REASON, ALONE = "a budget pays for it", "a policy keeps others off it"
 
 
 def affordable(claim: Claim, find: Callable[[str], Job | None], now: float) -> list[Job]:
