@@ -127,7 +127,7 @@ class Fleet:
             id=f"claim-{self.bill.launches}", cluster=CLUSTER, pool=want.pool, slot=slot, offer=offer, cause=want.cause,
             state=ClaimState.BOOTING, created=now, since=now, reason=want.reason, jobs=want.jobs, users=want.users,
             gang=want.gang, instance_id=f"machine-{self.bill.launches}", launch_called=now, billed_from=now, attempts=1,
-            accounts=want.accounts,
+            accounts=want.accounts, alone=want.alone,
         )  # fmt: skip
         size = self._sizes[want.pool]
         machine = Machine(claim, size, size)
@@ -152,11 +152,12 @@ class Fleet:
         self._turn(machine, ClaimState.READY, now)
 
     def open(self, machine: Machine, now: float) -> None:
-        """Slurm may put jobs on it."""
+        """Slurm may put jobs on it; where it is for its own jobs only, those that are bound to it."""
         self._turn(machine, ClaimState.OPEN, now)
         machine.claim = replace(machine.claim, opened=now)
         self.idle[machine.claim.slot] = None
-        self._by_free[machine.free][machine.claim.slot] = None
+        if not machine.claim.private:
+            self._by_free[machine.free][machine.claim.slot] = None
         self._fill(machine, machine.free)
 
     def gang(self, word: str) -> list[Machine]:
@@ -214,8 +215,9 @@ class Fleet:
 
     def _fill(self, machine: Machine, free: int) -> None:
         slot = machine.claim.slot
-        del self._by_free[machine.free][slot]
-        self._by_free[free][slot] = None
+        if not machine.claim.private:
+            del self._by_free[machine.free][slot]
+            self._by_free[free][slot] = None
         machine.free = free
         self.slots.up(slot, machine.claim.pool, machine.size - free, machine.last_busy)
 

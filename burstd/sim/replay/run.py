@@ -136,9 +136,11 @@ class Run:
                 self._submit(possible[at])
                 at += 1
             self._start_jobs(possible[first:at])
-            if self._ask and self._policies is not None:
+            if self._policies is None:
+                continue
+            if self._ask:
                 self._next_look = min(self._next_look, max(now, self._decided + GAP_S))
-            if self._policies is not None and now >= self._next_look:
+            if now >= self._next_look:
                 self._decide(self._policies)
         self._sample_until(self._now)
         self.fleet.settle(self._now)
