@@ -228,9 +228,13 @@ def test_few_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
         (SACCT + sacct_row("x7"), r"trace:2: expected a job's number as JobID, found 'x7'"),
         (PHILLY + "2026-03-01 00:00:00,-5,1,5,x\n", r"trace:2: expected a duration in seconds, found '-5'"),
         (PHILLY + "2026-03-01 00:00:00,nan,1,5,x\n", r"trace:2: expected a duration in seconds, found 'nan'"),
+        (PHILLY + "2026-03-01 00:00:00,long,1,5,x\n", r"trace:2: expected a time, seconds and a number of GPUs like"),
+        (SACCT + sacct_row(Elapsed="long"), r"trace:2: expected a length of time like 1-02:03:04, found 'long'"),
+        (SWF_HEAD + swf_row((4, "long")), r"trace:5: expected 18 numbers, found '1 60"),
         (SWF_HEAD + swf_row((2, "-1")), r"trace:5: expected the second of submission"),
     ],
-    ids=["empty", "unknown", "no-job", "none-ran", "column", "many", "tres", "time", "id", "duration", "nan", "swf"],
+    ids=["empty", "unknown", "no-job", "none-ran", "column", "many", "tres", "time", "id", "duration", "nan", "seconds",
+        "length", "numbers", "submitted"],
 )  # fmt: skip
 def test_messages_name_file_line_and_what_was_expected(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=message):

@@ -31,10 +31,7 @@ _HOW = (
         "apart, they are no bill."
     ),
 )
-_BEST = (
-    "Bold on a tint: no chain is better in this figure (in figures of the cloud: no chain that used it). Hold the "
-    "pointer over a column's head for its meaning."
-)
+_BEST = "Bold on a tint: no chain is better in this figure (in figures of the cloud: no chain that used it)."
 _FOOT = "Written by burstctl simulate. The same trace, options and seed ({}) give this page again."
 _SCALES = (
     "All chains on the same scales; each slice of time shows the most that it saw. Times are UTC; the dotted line is "
@@ -105,6 +102,8 @@ def _tables(report: Report, chains: list[tuple[int, Chain]]) -> Iterator[Markup]
         part = [column for column in shown if column.chief is chief]
         if part:
             yield tag("div", _table(part, chains, caption), class_="wide")
+    meanings = [part for column in shown for part in (tag("dt", column.head), tag("dd", column.about))]
+    yield tag("details", tag("summary", "What the columns mean"), tag("dl", *meanings, class_="facts"))
 
 
 def _table(shown: Sequence[Column], chains: list[tuple[int, Chain]], caption: str) -> Markup:

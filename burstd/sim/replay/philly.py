@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from burstd.sim.replay.rows import BadLine, Lines, Trace, TraceJob, moment
 
 FORMAT = "philly"
 _NEEDED = ("timestamp", "duration", "num_gpus")
+_EXAMPLE = "2017-10-09 07:01:55,66.0,8"
 _NEVER_RAN = "{} jobs with a duration of 0 left out"
 
 
@@ -25,33 +28,30 @@ def read(lines: Lines) -> Trace:
     missing = [name for name in _NEEDED if name not in columns]
     if missing:
         raise lines.error(f"the first line must name the columns; missing: {', '.join(missing)}")
-    submitted, duration, gpus = (columns.index(name) for name in _NEEDED)
-    account = columns.index("cluster") if "cluster" in columns else -1
     jobs = []
     for row in rows:
         try:
-            values = row.split(",")
-            if len(values) != len(columns):
-                raise BadLine(f"expected {len(columns)} values, as many as columns, found {len(values)}")
-            run_s = float(values[duration])
-            if not 0 <= run_s < 1e9:
-                raise BadLine(f"expected a duration in seconds, found {values[duration]!r}")
-            if not run_s:
-                lines.count(_NEVER_RAN)
-                continue
-            job = TraceJob(
-                str(lines.at - 1), moment(values[submitted]), run_s, gpus=_count(values[gpus]),
-                account=values[account] if account >= 0 else "",
-            )  # fmt: skip
-        except ValueError as error:
+            job = _job(columns, row, lines.at - 1)
+        except BadLine as error:
             lines.bad(str(error))
+        except ValueError:
+            lines.bad(f"expected a time, seconds and a number of GPUs like {_EXAMPLE}, found {row[:60]!r}")
         else:
-            jobs.append(job)
+            if job.run_s:
+                jobs.append(job)
+            else:
+                lines.count(_NEVER_RAN)
     return lines.trace(FORMAT, jobs)
 
 
-def _count(text: str) -> int:
-    found = int(text)
-    if found < 0:
-        raise BadLine(f"expected a number of GPUs, found {text!r}")
-    return found
+def _job(columns: Sequence[str], row: str, number: int) -> TraceJob:
+    values = row.split(",")
+    if len(values) != len(columns):
+        raise BadLine(f"expected {len(columns)} values, as many as columns, found {len(values)}")
+    found = dict(zip(columns, values, strict=True))
+    run_s, gpus = float(found["duration"]), int(found["num_gpus"])
+    if not 0 <= run_s < 1e9:
+        raise BadLine(f"expected a duration in seconds, found {found['duration']!r}")
+    if gpus < 0:
+        raise BadLine(f"expected a number of GPUs, found {found['num_gpus']!r}")
+    return TraceJob(str(number), moment(found["timestamp"]), run_s, gpus=gpus, account=found.get("cluster", ""))

@@ -26,7 +26,7 @@ _JOB = re.compile(r"(\d+)(?:_\d+)?(?:\+(\d+))?")
 _STEP = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?\.\w+")
 _REST_OF_ARRAY = re.compile(r"\d+_\[.*\]")
 _LENGTH = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
-_MEMORY = re.compile(r"([\d.]+)([KMGTP]?)([nc]?)")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _NO_TIME = {"", "Unknown", "None", "N/A"}
 _NO_LIMIT = {"", "UNLIMITED", "Partition_Limit", "INVALID"}
@@ -64,7 +64,7 @@ def read(lines: Lines) -> Trace:
     for line in rows:
         try:
             found = _job(dict(zip(columns, _values(line, columns), strict=True)), lines)
-        except ValueError as error:
+        except BadLine as error:
             lines.bad(str(error))
             continue
         if found is not None:
@@ -128,7 +128,7 @@ def _job(row: Mapping[str, str], lines: Lines) -> _Row | None:
 
 def _run_s(row: Mapping[str, str]) -> float:
     if "elapsedraw" in row:
-        return float(row["elapsedraw"] or 0)
+        return _seconds(row["elapsedraw"]) if row["elapsedraw"] else 0.0
     if "elapsed" in row:
         return _length_s(row["elapsed"]) if row["elapsed"] else 0.0
     start, end = _moment(row, "start"), _moment(row, "end")
@@ -140,6 +140,12 @@ def _limit_s(row: Mapping[str, str]) -> float:
         return float(row["timelimitraw"]) * 60
     text = row.get("timelimit", "")
     return 0.0 if text in _NO_LIMIT else _length_s(text)
+
+
+def _seconds(text: str) -> float:
+    if not text.isdigit():
+        raise BadLine(f"expected seconds as ElapsedRaw, found {text!r}")
+    return float(text)
 
 
 @cache

@@ -46,7 +46,7 @@ def read(lines: Lines) -> Trace:
             continue
         try:
             job = _job(line, start, queues, lines)
-        except ValueError as error:
+        except BadLine as error:
             lines.bad(str(error))
             continue
         if job is not None and job.id in jobs:

@@ -61,7 +61,7 @@ def _format_of(head: list[str], path: Path) -> str:
         return philly.FORMAT
     if sacct.is_header(first):
         return sacct.FORMAT
-    if any(map(swf.is_row, head)):
+    if first.startswith(";") or swf.is_row(first):
         return swf.FORMAT
     raise TraceError(
         f"{path}:1: no trace of a format that is known: expected the output of sacct -P with its header line, "
