@@ -111,8 +111,8 @@ def _table(shown: Sequence[Column], chains: list[tuple[int, Chain]], caption: st
     rows = []
     for place, chain in chains:
         cells = [tag("td", c.cell(chain), class_="best" if c.figure in chain.best else None) for c in shown]
-        name = tag("th", marks.sample(place, hollow=chain.baseline), _breakable(chain.chain), scope="row")
-        rows.append(tag("tr", name, *cells))
+        name = tag("div", marks.sample(place, hollow=chain.baseline), tag("span", _breakable(chain.chain)))
+        rows.append(tag("tr", tag("th", name, scope="row"), *cells))
     captions = [tag("caption", caption)] if caption else []
     return tag("table", *captions, tag("thead", head), tag("tbody", *rows))
 
