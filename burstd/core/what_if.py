@@ -137,9 +137,10 @@ def _named(job: Job) -> str:
 def _around(slurm: SlurmView, plan: Plan, job: Job) -> tuple[tuple[Job, ...], frozenset[str]]:
     """The jobs that matter to it, in the queue's order, and the slots of those before it that are left out."""
     served = {j for want in plan.target.wants for j in want.jobs} | plan.target.placed.keys()
-    mine = (-job.priority, job.submitted)
-    before = [j for j in slurm.jobs if j.state is JobState.PENDING and (-j.priority, j.submitted) < mine]
-    before.sort(key=lambda j: (j.id not in served, -j.priority, j.submitted))
+    waiting = [(-j.priority, j.submitted, at, j) for at, j in enumerate(slurm.jobs) if j.state is JobState.PENDING]
+    mine = next(one[:3] for one in waiting if one[3].id == job.id)
+    earlier = sorted((one for one in waiting if one[:3] < mine), key=lambda one: (one[3].id not in served, one[:3]))
+    before = [one[3] for one in earlier]
     kept = {j.id for j in before[:BEFORE]} | {j.id for j in _parts(slurm, job)}
     jobs = tuple(j for j in slurm.jobs if j.state is not JobState.PENDING or j.id in kept)
     left_out = {j.id for j in before[BEFORE:]}
