@@ -21,8 +21,9 @@ is often one that had better wait. It ends with its jobs, so that ``idle`` has n
 
 The wait is predicted from the queue and from how long like jobs ran (see ``burstctl explain``). A job that no node of
 the site can run bursts. One of which nothing is known is taken to run for an hour. One whose wait nothing explains is
-taken to wait as long again as it has waited so far, so that it bursts after a while; and whatever is predicted, a job
-that has waited for ``patience_s`` bursts unless it is about to start.
+taken to wait as long again as it has waited so far, so that it bursts after a while. Predictions are wrong at times,
+and may be so again and again: the wait to come is taken to be at least ``doubt`` times the wait so far, and whatever is
+predicted and whatever it costs, a job that has waited for ``patience_s`` bursts.
 
     [policies.wait_aware]
     value = 2
@@ -74,6 +75,8 @@ class Settings(BaseModel):
     """What it is worth in money, in the currency of the offers; then ``value`` does not count."""
     patience_s: float = Field(default=43200.0, ge=0)
     """Seconds after which a job waits no longer, whatever it costs."""
+    doubt: float = Field(default=0.5, ge=0)
+    """The wait to come is taken to be at least such a share of the wait so far: the prediction may be wrong."""
     idle_s: float = Field(default=300.0, ge=0)
     """Seconds for which a machine stands idle in all for each job, beside its boot; see keep_alive_s of ``idle``."""
     own_machines: bool = True
@@ -129,7 +132,7 @@ class WaitAware:
         parts = self._parts(snapshot.slurm, target)
         if not parts:
             return target
-        weighed = _Weighed(self.settings.idle_s, snapshot.now, parts)
+        weighed = _Weighed(self.settings, snapshot.now, parts)
         weighed.outlook = snapshot.outlook.assuming(weighed.leaves)
         target = without_jobs(target, self.name, snapshot, weighed.refusal)
         return self._alone(target, weighed) if self.settings.own_machines else target
@@ -183,9 +186,10 @@ class WaitAware:
 class _Weighed:
     """What was weighed in one evaluation."""
 
-    def __init__(self, idle_s: float, now: float, parts: Mapping[str, _Part]) -> None:
+    def __init__(self, settings: Settings, now: float, parts: Mapping[str, _Part]) -> None:
         self.outlook: Mapping[str, Outlook] = {}
-        self._idle_s = idle_s
+        self._idle_s = settings.idle_s
+        self._doubt = settings.doubt
         self._now = now
         self.parts = parts
         self._leaving: Counter[str] = Counter()
@@ -238,7 +242,7 @@ class _Weighed:
             return ""
         first = left[0][0]
         cost = first.cost(max(o.run_s + o.boot_s for _, o in left) + self._idle_s, 1.0)
-        gain = sum(part.worth.an_hour * self._saved(outlook) / HOUR_S for part, outlook in left)
+        gain = sum(part.worth.an_hour * self._saved(part, outlook) / HOUR_S for part, outlook in left)
         if gain >= cost:
             return ""
         return (
@@ -248,7 +252,7 @@ class _Weighed:
 
     def _keeps(self, part: _Part, outlook: Outlook) -> str:
         """Why the job had better wait on premises; empty: it had not."""
-        saved = self._saved(outlook)
+        saved = self._saved(part, outlook)
         if saved > 0 and not self._patient(part):
             return ""
         cost = part.cost(outlook.run_s + outlook.boot_s + self._idle_s)
@@ -263,12 +267,16 @@ class _Weighed:
             f" {_about(outlook.ready_s)} and cost about {part.text(cost)}"
         )
 
-    def _patient(self, part: _Part) -> bool:
-        return self._now - max(part.job.submitted, part.job.eligible) < part.worth.patience_s
+    def _waited(self, part: _Part) -> float:
+        return max(0.0, self._now - max(part.job.submitted, part.job.eligible))
 
-    def _saved(self, outlook: Outlook) -> float:
+    def _patient(self, part: _Part) -> bool:
+        return self._waited(part) < part.worth.patience_s
+
+    def _saved(self, part: _Part, outlook: Outlook) -> float:
         """Seconds that it would start sooner in the cloud."""
-        return outlook.local_start - self._now - outlook.ready_s
+        wait = outlook.local_start - self._now
+        return max(wait, self._doubt * self._waited(part)) - outlook.ready_s
 
 
 def _round(number: float) -> str:

@@ -6,6 +6,7 @@ Times are within an hour of NOW, slots are ``POOL-N``, users ``ada``, ``bob`` an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
@@ -17,6 +18,7 @@ from burstd.model.job import Job, JobState
 from burstd.model.money import Spent
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, OfferRule, Pool
+from burstd.model.outlook import Leaves, Outlook, Outlooks
 from burstd.model.policy import Release, Remark, Target, Want
 from burstd.model.shape import Gres, Shape
 from burstd.model.snapshot import Breaker, CloudView, Gone, Launched, Pin, SlurmView, Snapshot, Unavailable
@@ -203,7 +205,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     slurm: SlurmView | Unavailable = SlurmView(rows, seen, (Reservation("other", reserved),), NOW)
     if draw(st.integers(0, 19)) == 0:
         slurm = Unavailable("slurmctld does not answer", NOW - 30)
-    return Snapshot(
+    seen_now = Snapshot(
         now=NOW,
         cluster="test",
         pools=some,
@@ -221,6 +223,25 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         data={row.id: draw(_data()) for row in rows[:3] if draw(st.integers(0, 3)) == 0},
         interruptions={row.id: frozenset(range(draw(st.integers(1, 3)))) for row in rows[-1:] if draw(st.booleans())},
     )
+    return replace(seen_now, outlook=_Drawn({row.id: draw(_outlooks()) for row in rows if draw(st.booleans())}))
+
+
+class _Drawn(dict[str, Outlook], Outlooks):
+    """Outlooks that are the same whoever leaves."""
+
+    def assuming(self, leaves: Leaves) -> Mapping[str, Outlook]:
+        for job, outlook in self.items():
+            leaves(job, outlook)
+        return self
+
+
+def _outlooks() -> st.SearchStrategy[Outlook]:
+    waits = st.sampled_from((0.0, 60.0, 1800.0, 86400.0, float("inf")))
+    lengths = st.sampled_from((0.0, 60.0, 7200.0))
+    return st.builds(
+        lambda wait, run, boot, staging: Outlook(NOW + wait, "queue", run, "time limit", boot, staging, NOW + wait),
+        waits, lengths, lengths, lengths,
+    )  # fmt: skip
 
 
 @st.composite

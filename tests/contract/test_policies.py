@@ -17,6 +17,7 @@ import policies.limits
 import policies.schedule
 import policies.spot
 import policies.throttle
+import policies.wait_aware
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.node import Node
 from burstd.model.offer import Offer, Pool
@@ -73,6 +74,15 @@ class TestThrottle(PolicyContract):
         {},
         {"start_nodes": 1, "growth_percent": 0, "release_per_minute": 1},
         {"pool_failures": 1, "offer_failures": 1, "flaps": 1, "half_open": False},
+    )
+
+
+class TestWaitAware(PolicyContract):
+    plugin = policies.wait_aware.plugin
+    tried = (
+        {},
+        {"value": 20, "idle_s": 0, "own_machines": False},
+        {"price": "0.5", "patience_s": 60, "projects": {"lab": {"value": 0}}, "partitions": {"gpu": {"patience_s": 1}}},
     )
 
 
