@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -17,25 +18,26 @@ from burstd.model.offer import Offer, Pool
 from burstd.model.policy import PolicyPlugin, Target, Want
 from burstd.model.shape import Shape
 from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.settings import Plugins
 from burstd.testing.policy_contract import PolicyContract, check
 
-GUIDE = Path(__file__).parents[2] / "docs" / "policy-authors.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "policies.md"
 
 
 @pytest.fixture(scope="module")
-def steady() -> Iterator[ModuleType]:
-    code = next(c for c in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "class Steady" in c)
-    module = ModuleType("steady_of_the_guide")
+def zones() -> Iterator[ModuleType]:
+    code = next(c for c in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "class Zones" in c)
+    module = ModuleType("zones_of_the_guide")
     sys.modules[module.__name__] = module
     exec(compile(code, str(GUIDE), "exec"), module.__dict__)  # noqa: S102  # the guide's own code is what is tested
     yield module
     del sys.modules[module.__name__]
 
 
-def test_contract(steady: ModuleType) -> None:
+def test_contract(zones: ModuleType) -> None:
     class Contract(PolicyContract):
-        plugin: ClassVar[PolicyPlugin] = steady.plugin
-        tried = ({}, {"nodes": 4})
+        plugin: ClassVar[PolicyPlugin] = zones.plugin
+        tried = ({}, {"out_of": {"atlas": ["b"]}})
 
     contract = Contract()
     contract.test_settings_refuse_unknown_keys()
@@ -44,16 +46,26 @@ def test_contract(steady: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spot_only", "nodes", "left"), [(False, 3, ["on-demand"]), (True, 3, []), (True, 1, ["spot"])]
+    ("places", "account", "left"), [("ab", "atlas", ["a"]), ("ab", "", ["a", "b"]), ("b", "atlas", [])]
 )
-def test_it_does_what_the_guide_says(steady: ModuleType, spot_only: bool, nodes: int, left: list[str]) -> None:
+def test_it_does_what_the_guide_says(zones: ModuleType, places: str, account: str, left: list[str]) -> None:
     shape = Shape(4, 8000)
-    spot = Offer("sky", "r", "a", "t", spot=True, shape=shape, price=Decimal(1))
-    calm = Offer("sky", "r", "a", "t", spot=False, shape=shape, price=Decimal(2))
-    offers = (spot,) if spot_only else (spot, calm)
+    offers = tuple(Offer("sky", "r", zone, "t", spot=False, shape=shape, price=Decimal(1)) for zone in places)
     pool = Pool("cpu", ("n1", "n2", "n3"), ("burst",), shape)
     snapshot = Snapshot(0.0, "x", {"cpu": pool}, SlurmView((), {}, ()), {}, ())
-    want = Want("cpu", nodes, Cause.FLOOR, "job 1", offers, gang="1" if nodes > 1 else "")
-    policy: Any = steady.plugin.make(steady.plugin.settings())
+    want = Want("cpu", 1, Cause.FLOOR, "job 1", offers, accounts=(account,) if account else ())
+    policy: Any = zones.plugin.make(zones.plugin.settings(out_of={"atlas": ["b"]}))
     found = check(policy, snapshot, Target(wants=(want,), offers={"cpu": offers}))
-    assert [offer.id.rpartition("/")[2] for w in found.wants for offer in w.offers] == left
+    assert [offer.zone for w in found.wants for offer in w.offers] == left
+    assert bool(found.remarks) is (len(left) < len(places))
+
+
+@pytest.mark.parametrize("table", re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL))
+def test_its_settings_are_taken(table: str) -> None:
+    tables = tomllib.loads(table).get("policies", {})
+    plugins = Plugins.installed()
+    for name in plugins.names("policies"):
+        plugins.load("policies", name).settings.model_validate(tables.pop(name, {}))
+    known = {*plugins.names("policies"), "zones", "nights"}
+    assert set(tables.pop("chain", ())) <= known
+    assert set(tables) <= {"zones", "nights"}
