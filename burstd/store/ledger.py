@@ -8,7 +8,7 @@ claim itself is purged.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from decimal import Decimal
 
 from sqlalchemy import URL, Connection, insert, select, update
@@ -16,7 +16,8 @@ from sqlalchemy import URL, Connection, insert, select, update
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.clock import Clock
 from burstd.model.data import Staging
-from burstd.model.money import Spent, by_month, cost_of, month_of, shared
+from burstd.model.money import Spent, month_of
+from burstd.model.settled import parts_of
 from burstd.model.snapshot import Gone
 from burstd.store.reader import spent_rows
 from burstd.store.record import Record
@@ -90,9 +91,9 @@ class Ledger(Record):
             if self._gone is not None:
                 others = [one for one in self._gone[1] if one.claim.id != after.id]
                 self._gone = (self._gone[0], [*others, Gone(after.since, after)])
-            was = _parts(before) if before.state is ClaimState.GONE else {}
-            parts = [(key, amount, 0) for key, amount in _parts(after).items()]
-            self._book(connection, [*parts, *((key, -amount, 0) for key, amount in was.items())])
+            was = parts_of(before) if before.state is ClaimState.GONE else {}
+            parts = [((*key, ""), amount, 0) for key, amount in parts_of(after).items()]
+            self._book(connection, [*parts, *(((*key, ""), -amount, 0) for key, amount in was.items())])
 
     def _sent_home(self, connection: Connection, staging: Staging) -> None:
         """Books the output of a job that has come home, where its nodes were a cloud's."""
@@ -109,17 +110,3 @@ class Ledger(Record):
         payers = [("", ""), ("project", staging.account), ("user", staging.user)]
         keys = ((kind, name, month, "", str(provider)) for kind, name in payers if name or not kind)
         self._book(connection, [(key, Decimal(0), staging.bytes_out) for key in keys])
-
-
-def _parts(claim: Claim) -> Mapping[Key, Decimal]:
-    """What a claim has cost each of its payers, month by month."""
-    if claim.billed_from is None or claim.billed_until is None:
-        return {}
-    found: dict[Key, Decimal] = defaultdict(Decimal)
-    for month, seconds in by_month(claim.billed_from, claim.billed_until):
-        whole, currency = cost_of(claim.offer.price, seconds), claim.offer.currency
-        found["", "", month, currency, ""] += whole
-        for kind, names in (("project", claim.accounts), ("user", claim.users)):
-            for name, amount in shared(whole, names).items():
-                found[kind, name, month, currency, ""] += amount
-    return found

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from burstd.core.offers import mended_by, next_breaker, others_of
+from burstd.core.reserve import reserve_of
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.offer import Offer
 from burstd.model.policy import Want
+from burstd.model.settled import Sums
 from burstd.model.snapshot import Breaker, CloudView, Gone, Launched
 from burstd.sim.replay.market import Market, Weather, size_of
 from burstd.sim.replay.slots import Slots
@@ -71,6 +73,7 @@ class Fleet:
         self._by_free: list[dict[str, None]] = [{} for _ in range(max(self._sizes.values(), default=0) + 1)]
         self._launched: deque[Launched] = deque()
         self._gone: deque[Gone] = deque()
+        self.spent = Sums()
 
     # What Slurm's queue asks (queue.Machines).
 
@@ -123,11 +126,12 @@ class Fleet:
 
     def _launch(self, want: Want, slot: str, offer: Offer, now: float) -> Machine:
         self.bill.launches += 1
+        reserved, egress = reserve_of(want, offer, ())
         claim = Claim(
             id=f"claim-{self.bill.launches}", cluster=CLUSTER, pool=want.pool, slot=slot, offer=offer, cause=want.cause,
             state=ClaimState.BOOTING, created=now, since=now, reason=want.reason, jobs=want.jobs, users=want.users,
             gang=want.gang, instance_id=f"machine-{self.bill.launches}", launch_called=now, billed_from=now, attempts=1,
-            accounts=want.accounts, alone=want.alone,
+            accounts=want.accounts, reserved=reserved, egress=egress, alone=want.alone,
         )  # fmt: skip
         size = self._sizes[want.pool]
         machine = Machine(claim, size, size)
@@ -234,6 +238,7 @@ class Fleet:
         self.bill.cost += claim.offer.price * Decimal(paid) / 3600
         gone = replace(claim, state=ClaimState.GONE, since=now, billed_until=now)
         self._gone.append(Gone(now, gone))
+        self.spent.add(gone)
 
     def _fail(self, offer: Offer, cause: str, now: float, error: str) -> None:
         fresh = next_breaker(None, offer, cause, now, error)

@@ -363,6 +363,7 @@ class Run:
             now=now, cluster=CLUSTER, pools=dict(fleet.slots.pools),
             slurm=self._seen.view(self._queue, fleet.slots.nodes, now), clouds=fleet.clouds, claims=fleet.claims(),
             breakers=fleet.breakers, launched=fleet.launched(now), gone=fleet.gone(now),
+            spent=fleet.spent.spent(),
             progress=Progress(
                 booted=dict(fleet.booted), covered_since=self._progress.covered_since,
                 tried_since=self._progress.tried_since,
