@@ -88,8 +88,8 @@ class Prepared:
         )
 
 
-def prepare(study: Study, plugins: Plugins | None = None) -> Prepared:
-    """Reads and checks everything.
+def prepare(study: Study, plugins: Plugins | None = None, trace: Trace | None = None) -> Prepared:
+    """Reads and checks everything, but a trace that is given.
 
     Raises TraceError, SettingsError, ChainError, WindowError.
     """
@@ -99,7 +99,7 @@ def prepare(study: Study, plugins: Plugins | None = None) -> Prepared:
         plugins = Plugins.installed(folder)
     texts = study.chains or (",".join(settings.policies.chain or Policies().chain), *BASELINES)
     chains = tuple(make_chain(text, settings, study.sets, plugins) for text in texts)
-    trace = read(study.trace, study.format)
+    trace = trace if trace is not None else read(study.trace, study.format)
     unit = unit_of(trace)
     size = study.size or NODE_SIZE[unit]
     workload = cut(trace, study.start, study.days, size, unit, study.seed)
