@@ -23,7 +23,8 @@ from burstd.model.snapshot import Snapshot
 
 MOST_LETTERS = 240
 _SHOWN = 3
-_IN_SECONDS = re.compile(r"\bin (\d+) s\b")
+_SPAN = re.compile(r"\bin (\d+) (d|h|min|s)(?: (\d+) (h|min|s))?\b")
+_SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 _BEING_STARTED = "being started"
 _DOING = {ClaimState.BOOTING: "booting", ClaimState.PROVING: "being checked", ClaimState.READY: "ready"}
 _HOW_FAR = (_BEING_STARTED, "booting", "being checked", "ready")
@@ -78,11 +79,13 @@ class Lines:
 
     def _line(self, kind: str, text: str) -> Line:
         if "in " in text:
-            text = _IN_SECONDS.sub(lambda found: self._clock(float(found[1])), text)
+            text = _SPAN.sub(self._clock, text)
         text = " ".join(text.split())
         return Line(kind, text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 3].rstrip() + "...")
 
-    def _clock(self, seconds: float) -> str:
+    def _clock(self, span: re.Match[str]) -> str:
+        """The time of the clock of ``in 57 s``, ``in 2 min 20 s``."""
+        seconds = int(span[1]) * _SECONDS[span[2]] + (int(span[3]) * _SECONDS[span[4]] if span[3] else 0)
         at = ceil((self._snapshot.now + seconds) / 60) * 60
         same = seconds < 20 * 3600
         return datetime.fromtimestamp(at, UTC).strftime("at %H:%M UTC" if same else "on %F at %H:%M UTC")

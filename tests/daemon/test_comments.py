@@ -117,6 +117,22 @@ def test_a_line_is_one_and_not_too_long() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("it goes on in 59 s", "it goes on at 13:48 UTC"),
+        ("one is started in 2 min 20 s", "one is started at 13:49 UTC"),
+        ("tried again in 1 h", "tried again at 14:47 UTC"),
+        ("its begin time is in 3 d 2 h", "its begin time is on 1970-01-15 at 15:47 UTC"),
+        ("in 3 nodes, in about 5 min", "in 3 nodes, in about 5 min"),
+    ],
+)
+def test_times_are_of_the_clock(reason: str, text: str) -> None:
+    found = Lines(world(job()), Plan(remarks=(Remark("x", "job:1", "wait", reason),))).of(job(), "")
+    assert found is not None
+    assert found.text == f"waits: {text}"
+
+
+@pytest.mark.parametrize(
     ("price", "text"), [("0", "0.00"), ("0.4161", "0.42"), ("12", "12.00"), ("0.0062000", "0.0062")]
 )
 def test_a_price_is_short(price: str, text: str) -> None:
