@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,13 +20,13 @@ ASKS = job(
 )  # fmt: skip
 
 
-def ended(run_s: float = 100.0, number: int = 1, **fields: object) -> EndedJob:
+def ended(run_s: float = 100.0, number: int = 1, **fields: Any) -> EndedJob:
     """One like ASKS."""
     base = EndedJob(str(number), "ada", "lab", f"train_{number}", ("p",), 1, 2, 2, 7200.0, 0.0, 50.0, 50.0, False)
-    return replace(base, ended=50.0 + run_s, **fields)  # type: ignore[arg-type]
+    return replace(base, ended=50.0 + run_s, **fields)
 
 
-def several(run_s: float, count: int = ENOUGH, **fields: object) -> list[EndedJob]:
+def several(run_s: float, count: int = ENOUGH, **fields: Any) -> list[EndedJob]:
     return [ended(run_s, number, **fields) for number in range(count)]
 
 
@@ -41,7 +42,7 @@ def several(run_s: float, count: int = ENOUGH, **fields: object) -> list[EndedJo
         ({"gpus": 4}, "all jobs"),
     ],
 )
-def test_the_closest_jobs_of_which_enough_are_known_tell(differs: dict[str, object], basis: str) -> None:
+def test_the_closest_jobs_of_which_enough_are_known_tell(differs: dict[str, Any], basis: str) -> None:
     found = History.of(several(300, **differs)).run_s(ASKS)
     assert found is not None
     assert (found.seconds, found.jobs, found.basis) == (300, ENOUGH, basis)

@@ -51,7 +51,7 @@ def policy(**given: Any) -> Policy:
 def decided(
     found: Mapping[str, Outlook], *jobs: Job, tasks: Mapping[str, tuple[Outlook, ...]] | None = None, **given: Any
 ) -> Target:
-    fields = {"pools": (GPU,), "offers": (PAIR,)} if any(j.gres_per_node for j in jobs) else {}
+    fields: dict[str, Any] = {"pools": (GPU,), "offers": (PAIR,)} if any(j.gres_per_node for j in jobs) else {}
     target = make_target(world(*jobs, outlook=Known(found, tasks or {}), **fields), (policy(**given),))
     assert not target.failed, target.failed
     return target
