@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from burstd.core.demand import demand
+from burstd.core.demand import DemandMemory, demand
 from burstd.core.images import roll
 from burstd.core.keeping import KEEP_S, keep, kept
 from burstd.core.outlook import outlooks
 from burstd.core.pins import pin
-from burstd.core.placement import place
+from burstd.core.placement import PlacementMemory, place
 from burstd.core.tidy import asked_by_slurm
 from burstd.model.claim import Cause, ClaimState
 from burstd.model.errors import PolicyBroken
@@ -28,12 +28,24 @@ from burstd.model.snapshot import SlurmView, Snapshot
 AllowedOffers = Mapping[str, tuple[Offer, ...]]
 
 
+class Memory:
+    """What a decision leaves for the next, so that this one has less to do. One thread at a time may use it."""
+
+    def __init__(self) -> None:
+        self.demand = DemandMemory()
+        self.placement = PlacementMemory()
+
+
 def make_target(
-    snapshot: Snapshot, policies: Sequence[Policy], keep_s: float = KEEP_S, spot_interruptions: int = 0
+    snapshot: Snapshot,
+    policies: Sequence[Policy],
+    keep_s: float = KEEP_S,
+    spot_interruptions: int = 0,
+    memory: Memory | None = None,
 ) -> Target:
     """What is wanted and what may go now. Pure; each want has its slots named and at least one offer.
 
-    ``spot_interruptions`` is Tuning's.
+    ``spot_interruptions`` is Tuning's. ``memory`` is that of the last decision: the answer is the same without it.
 
     No policy lets a node go that holds output of a job (keeping.py); an administrator's pin may have it closed.
     Idle nodes of an older image go after that, one at a time (images.py).
@@ -42,7 +54,8 @@ def make_target(
     """
     if not isinstance(snapshot.outlook, Outlooks):
         snapshot = replace(snapshot, outlook=outlooks(snapshot))
-    target = place(snapshot, demand(snapshot), spot_interruptions)
+    memory = memory or Memory()
+    target = place(snapshot, demand(snapshot, memory.demand), spot_interruptions, memory.placement)
     if not isinstance(snapshot.slurm, SlurmView):
         return target
     gangs, promised = _gang_sizes(target), _promised(target)
@@ -57,7 +70,12 @@ def make_target(
     target = _agreed([p for p in policies if getattr(p, "hard", False)], snapshot, target, promised)
     if target.failed:
         return target
-    target = _name_slots(snapshot, _whole_gangs(target, gangs), {slot for want in by_slurm for slot in want.slots})
+    awaited = {slot for want in by_slurm for slot in want.slots}
+    free = {
+        name: [*slots, *(slot for slot in snapshot.pools[name].slots if slot in awaited)] if awaited else slots
+        for name, slots in memory.placement.free().items()
+    }
+    target = _name_slots(free, _whole_gangs(target, gangs), awaited)
     return _hold(target, "hold", snapshot.paused) if snapshot.paused else target
 
 
@@ -244,15 +262,14 @@ def _whole_gangs(target: Target, before: Mapping[str, int]) -> Target:
     return replace(target, wants=wants, remarks=(*target.remarks, *remarks))
 
 
-def _name_slots(snapshot: Snapshot, target: Target, awaited: AbstractSet[str]) -> Target:
+def _name_slots(there: Mapping[str, Sequence[str]], target: Target, awaited: AbstractSet[str]) -> Target:
     """Gives each want its slots; what finds none, or has no offer, is dropped. A gang stands or falls as a whole.
 
-    ``awaited`` are slots that Slurm powers up by itself.
+    ``there``: the free ones of each pool. ``awaited`` are slots that Slurm powers up by itself.
     """
-    free = {
-        name: dict.fromkeys((*snapshot.free_slots(pool), *(slot for slot in pool.slots if slot in awaited)))
-        for name, pool in snapshot.pools.items()
-    }
+    if not awaited and _all_named(there, target.wants):
+        return target
+    free = {name: dict.fromkeys(some) for name, some in there.items()}
     # Slots that placement named for jobs are theirs; wants of policies take what is left.
     spoken_for = awaited | {slot for want in target.wants for slot in want.slots}
     units: dict[str, list[int]] = {}
@@ -285,3 +302,14 @@ def _name_slots(snapshot: Snapshot, target: Target, awaited: AbstractSet[str]) -
             remarks += dropped(target.wants[index], "chain", fault)
     wants = tuple(named[index] for index in sorted(named))
     return replace(target, wants=wants, remarks=(*target.remarks, *remarks))
+
+
+def _all_named(free: Mapping[str, Sequence[str]], wants: tuple[Want, ...]) -> bool:
+    """True where all have offers, and free slots of their own: most often none but placement has made any."""
+    if not all(want.offers and len(want.slots) == want.nodes for want in wants):
+        return False
+    named = [slot for want in wants for slot in want.slots]
+    return len(set(named)) == len(named) and all(
+        set(free[pool]).issuperset([slot for want in wants if want.pool == pool for slot in want.slots])
+        for pool in {want.pool for want in wants}
+    )

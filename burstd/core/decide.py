@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from burstd.core.chain import make_target
+from burstd.core.chain import Memory, make_target
 from burstd.core.gate import hold_ready, move_gate
 from burstd.core.images import image_for
 from burstd.core.lifecycle import advance
@@ -21,15 +23,51 @@ from burstd.model.policy import Policy, Target
 from burstd.model.snapshot import SlurmView, Snapshot
 
 
-def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Plan:
+class Decider:
+    """Decides again and again, with less to do where little has changed. Its plans are those of ``decide``.
+
+    What did not change must be the very same objects (jobs, nodes): it is by these that it knows. One thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._memory = Memory()
+
+    def decide(self, snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning) -> Plan:
+        """See ``decide``."""
+        return decide(snapshot, policies, tuning, self._memory)
+
+
+def decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, memory: Memory | None = None) -> Plan:
     """Everything that is to be done now, each step with its reason. Pure: the same plan for the same arguments.
+
+    ``memory`` is for Decider: the plan is the same with it and without.
 
     While Slurm cannot be read nothing is wanted and nothing released; claims under way go on as far as the clouds
     alone can take them.
     """
+    with _uncollected():
+        return _decide(snapshot, policies, tuning, memory)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the search for garbage: there is none while plans are made, and it takes as long as making them."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, memory: Memory | None) -> Plan:
     view = look(snapshot, tuning.gate, tuning.keep_node_s)
     read = isinstance(snapshot.slurm, SlurmView)
-    target = make_target(snapshot, policies, tuning.keep_node_s, tuning.spot_interruptions) if read else Target()
+    target = Target()
+    if read:
+        target = make_target(snapshot, policies, tuning.keep_node_s, tuning.spot_interruptions, memory)
     steps = [*notice_steps(view), *advance(view, tuning), *hold_ready(view, target)]
     moving = frozenset(step.claim_id for step in steps if isinstance(step, Move))
     actions: list[Action] = [

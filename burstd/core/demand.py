@@ -20,6 +20,8 @@ from burstd.model.snapshot import SlurmView, Snapshot
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.COMPLETING})
 _UNSETTLED = STAGING | {"BeginTime", "Reservation"}
 """Reasons with which it is not the job alone that says whether it counts."""
+_MOST_REQUESTS = 50_000
+"""So many are kept in mind."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +38,8 @@ class Ask:
     """One task of one job, and no array: its id is all that anything can be known by."""
     more: tuple[tuple[Job, Request], ...] = ()
     """The other components of the het job."""
+    placed: bool = False
+    """It takes room, or may (all but plain ones that were left out do)."""
     said: Remark | None = None
     """What placement said of it last: said again where it is the same."""
 
@@ -98,10 +102,15 @@ class DemandMemory:
     """What need not be found out again of jobs that are the very same as at the last look."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew."""
         self.queue = Queue[Ask | _Out]()
         self.requests = Requests()
         self.unsettled: dict[int, Ask] = {}
         """By the job's identity, the asks of the last look that were none of its notes."""
+        self.now = 0.0
         self.context: frozenset[str] = frozenset()
         """The partitions for which they hold."""
 
@@ -131,6 +140,10 @@ class _Look:
         self._components: dict[str, tuple[Job, ...]] | None = None
 
     def run(self) -> Demand:
+        if self._now < self._memory.now or len(self._memory.requests) > _MOST_REQUESTS:
+            # What counted by then need not count now.
+            self._memory.forget()
+        self._memory.now = self._now
         queue, before = self._memory.queue, self._memory.unsettled
         queue.look(self._slurm.jobs, (self._pools, frozenset(self._data)))
         found = list(queue.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -41,9 +41,8 @@ class Outcome:
 class Packer:
     """The bins while they are filled."""
 
-    def __init__(self, snapshot: Snapshot, capacity: Capacity, waiting: AbstractSet[str]) -> None:
+    def __init__(self, doubts: Doubts, capacity: Capacity, waiting: AbstractSet[str]) -> None:
         """``waiting`` are the ids of the jobs that count."""
-        self.now = snapshot.now
         self.reserved: Mapping[str, list[Bin]] = capacity.reserved
         self.site = Row([found for found in capacity.common if found.kind is Kind.NODE])
         """Nodes of the site on which a job starts at once."""
@@ -63,12 +62,11 @@ class Packer:
                     self.made_for.setdefault(job, []).append(found)
         self.gangs: list[tuple[str, list[Bin]]] = []
         """New slots of gangs, by gang."""
-        self.special = doubted(snapshot) | self.reserved.keys() | self.made_for.keys()
+        self.special = doubts.nodes | doubts.given_up | self.reserved.keys() | self.made_for.keys()
         """Jobs of which more is to be known than their pattern."""
         self._stencils = capacity.stencils
         self._free = {pool: deque(slots) for pool, slots in capacity.free.items()}
-        self._covered_since = snapshot.progress.covered_since
-        self._tried_since = snapshot.progress.tried_since
+        self._doubts = doubts
 
     def place_one(self, job: Job, pattern: Pattern, order: int) -> Bin | None:
         """Places one of which nothing is known but its pattern: the short way for most of a long queue."""
@@ -142,36 +140,27 @@ class Packer:
 
     def stale(self, job: Job, found: Bin, done: Outcome) -> bool:
         """True where open room has long been there for the job, and Slurm does not start it."""
-        if found.kind > Kind.OPEN:
-            return False
-        since = self._covered_since.get(job.id)
-        if since is None:
-            return False
         if found.kind is Kind.NODE:
-            return self.now - since > NODE_TRUST_S
-        if self.now - since > OPEN_TRUST_S:
+            return job.id in self._doubts.nodes
+        if found.kind is Kind.OPEN and job.id in self._doubts.open:
             done.stuck = found.name
             return True
         return False
 
     def given_up(self, job: str) -> bool:
         """True for a job or gang that open burst nodes have not helped."""
-        since = self._tried_since.get(job)
-        return since is not None and self.now - since > OPEN_TRUST_S
+        return job in self._doubts.given_up
 
     def _new_bin(self, pattern: Pattern, tasks: int, order: int) -> Bin | None:
         """A new slot of the pool that holds all that is left of the pattern for the least money."""
-        best: tuple[Decimal, Decimal, str] | None = None
-        chosen: Route | None = None
-        left = pattern.left + tasks
-        for route in pattern.routes:
-            if route.price is None or route.nodes > 1 or not route.room or not self.has_slot(route, pattern):
-                continue
-            rank = (route.price * -(-left // route.room), route.price, route.pool.name)
-            if best is None or rank < best:
-                best, chosen = rank, route
-        if chosen is None:
+        routes = [r for r in pattern.routes if r.usable and self.has_slot(r, pattern)]
+        if not routes:
             return None
+        chosen = routes[0]
+        if len(routes) > 1:
+            left = pattern.left + tasks
+            chosen = cheapest(routes, left)
+            pattern.choices.append((left - pattern.shift, routes, chosen))
         found = self.new_bin(chosen, self.take_slot(chosen, pattern))
         found.order = order
         self.later.add(found)
@@ -213,12 +202,36 @@ class Packer:
         return len(self._free[pool])
 
 
-def doubted(snapshot: Snapshot) -> frozenset[str]:
-    """Jobs and gangs for which open room is no longer trusted, or nodes are no longer started."""
+def cheapest(routes: Sequence[Route], left: int) -> Route:
+    """Which of them holds so many for the least money, as many on each machine as fit."""
+
+    def cost(route: Route) -> tuple[Decimal, Decimal, str]:
+        price = route.price or Decimal(0)
+        return price * left / route.room if left > route.room else price, price, route.pool.name
+
+    return min(routes, key=cost)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Jobs, and gangs, for which what is there is trusted no longer."""
+
+    nodes: frozenset[str]
+    """Nodes of the site."""
+    open: frozenset[str]
+    """Open burst nodes."""
+    given_up: frozenset[str]
+    """Open burst nodes were there for long in vain: no more are started for it."""
+
+
+def doubts(snapshot: Snapshot) -> Doubts:
+    """At the moment of the snapshot."""
     now, progress = snapshot.now, snapshot.progress
-    return frozenset(
-        [job for job, since in progress.covered_since.items() if now - since > NODE_TRUST_S]
-        + [job for job, since in progress.tried_since.items() if now - since > OPEN_TRUST_S]
+    late = {job: now - since for job, since in progress.covered_since.items() if now - since > NODE_TRUST_S}
+    return Doubts(
+        frozenset(late),
+        frozenset([job for job, waited in late.items() if waited > OPEN_TRUST_S]),
+        frozenset([job for job, since in progress.tried_since.items() if now - since > OPEN_TRUST_S]),
     )
 
 

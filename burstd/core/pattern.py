@@ -32,6 +32,11 @@ class Route:
     price: Decimal | None
     """Of the best offer, for an hour; None: there is no offer now."""
 
+    @property
+    def usable(self) -> bool:
+        """A new slot of it takes one of one node."""
+        return self.price is not None and self.nodes == 1 and self.room > 0
+
 
 @dataclass(slots=True, eq=False)
 class Part:
@@ -70,6 +75,12 @@ class Pattern:
     """Index, in each of the packer's rows, of the first bin that may have room for one of it: room only shrinks."""
     full: bool = False
     """No room was found for one of it; there will be none for the next."""
+    full_at: int = 0
+    """The place in the queue of the first for which there was none."""
+    choices: list[tuple[int, list[Route], Route]] = field(default_factory=list)
+    """For each new slot, where several pools would do: how many were left, the pools, and the one that was chosen."""
+    shift: int = 0
+    """How many more there are now than at first: what the choices have for the number left is without them."""
     why: tuple[str, str] | None = None
     """Verdict and reason, once one of it was left out."""
     ways: tuple[Way, ...] = ()

@@ -7,86 +7,180 @@ looked at again, so that the time grows with jobs plus patterns times bins, not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 
 from burstd.core.capacity import Bin, Kind, capacity
+from burstd.core.changes import Changes, changed
 from burstd.core.demand import Ask, Demand, task_ids
 from burstd.core.gangs import place_gang
-from burstd.core.offers import Judged, candidates
-from burstd.core.packer import Outcome, Packer
+from burstd.core.offers import candidates
+from burstd.core.packer import Outcome, Packer, cheapest
 from burstd.core.pattern import Pattern, Patterns
+from burstd.core.request import Request
 from burstd.core.retry import steady_first, wary, why_steady
 from burstd.core.wording import Wording
+from burstd.core.world import World, usable, world_of
 from burstd.model.claim import Cause
-from burstd.model.offer import Offer
 from burstd.model.policy import Release, Remark, Target, Want
 from burstd.model.snapshot import SlurmView, Snapshot
 
 
-def place(snapshot: Snapshot, demand: Demand, spot_interruptions: int = 0) -> Target:
+class PlacementMemory:
+    """The last placement, where there was one."""
+
+    def __init__(self) -> None:
+        self.last: Placement | None = None
+
+    def free(self) -> Mapping[str, Sequence[str]]:
+        """By pool, the slots on which there was nothing before it."""
+        return self.last.free if self.last is not None else {}
+
+
+def place(
+    snapshot: Snapshot, demand: Demand, spot_interruptions: int = 0, memory: PlacementMemory | None = None
+) -> Target:
     """What is wanted for the jobs that count, what is idle, and a remark for each job of a burst partition.
 
-    ``spot_interruptions`` is Tuning's.
+    ``spot_interruptions`` is Tuning's. ``memory`` saves work where little has changed since its last placement; the
+    answer is the same without it.
     """
-    judged = {name: candidates(snapshot, pool) for name, pool in snapshot.pools.items()}
-    offers = {name: tuple(j.offer for j in some if j.offer and not j.refused) for name, some in judged.items()}
     if not isinstance(snapshot.slurm, SlurmView):
+        offers = usable({name: candidates(snapshot, pool) for name, pool in snapshot.pools.items()})
         why = f"Slurm could not be read: {snapshot.slurm.error}"
         return Target(offers=offers, remarks=(Remark("placement", "slurm", "wait", why),))
-    return _Placement(snapshot, snapshot.slurm, judged, offers, spot_interruptions).run(demand)
+    last = memory.last if memory is not None else None
+    world = world_of(snapshot, snapshot.slurm, spot_interruptions, last.world if last is not None else None)
+    if last is not None and world.same(last.world):
+        last.world = world
+        found = changed(last.asks, demand.asks)
+        if found is not None and last.bears(found, len(demand.asks)):
+            return last.again(demand, found)
+    fresh = Placement(snapshot, snapshot.slurm, world)
+    if memory is not None:
+        memory.last = fresh
+    return fresh.run(demand)
 
 
 _SHARED = "machines of a job that shares it"
+_MANY = 1000
+"""So many changes are not looked at one by one."""
 
 
-class _Placement:
-    """One run over the queue."""
+class Placement:
+    """One run over the queue, and what can be told of the next from it."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        slurm: SlurmView,
-        judged: Mapping[str, tuple[Judged, ...]],
-        offers: Mapping[str, tuple[Offer, ...]],
-        spot_interruptions: int,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, slurm: SlurmView, world: World) -> None:
+        self.world = world
+        self.asks: tuple[Ask, ...] = ()
         self._snapshot = snapshot
         self._slurm = slurm
-        self._judged = judged
-        self._offers = offers
+        self._offers = usable(world.judged)
         # Without interruptions nobody's machines need be counted.
-        self._most = spot_interruptions if snapshot.interruptions else 0
-        self._patterns = Patterns(snapshot, slurm, offers)
+        self._most = world.spot_interruptions if snapshot.interruptions else 0
+        self._patterns = Patterns(snapshot, slurm, self._offers)
+        self.free: Mapping[str, Sequence[str]] = {}
         self._placed: dict[str, tuple[str, ...]] = {}
+        self._order = 0
+        self._wants: tuple[Want, ...] = ()
+        self._releases: tuple[Release, ...] = ()
 
     def run(self, demand: Demand) -> Target:
+        """Places every ask."""
+        self.asks = demand.asks
         self._count(demand)
-        room = capacity(self._snapshot, self._slurm, self._gangs(demand))
-        packer = Packer(self._snapshot, room, self._waiting(demand))
-        wording = Wording(self._snapshot, self._judged, self._patterns, packer)
-        alone = self._fill(demand, packer, wording)
+        self._room = capacity(self._snapshot, self._slurm, self._gangs(demand))
+        self.free = self._room.free
+        self._packer = Packer(self.world.doubts, self._room, self._waiting(demand))
+        self._wording = Wording(self._snapshot, self.world.judged, self._patterns, self._packer)
+        alone = self._fill(demand.asks)
         for ask, found in alone if self._most else ():
             # Which offer comes first for a new node hangs on all the jobs that share it.
             times = self._times(job.id for job in found.jobs)
             if times:
                 whose = "its machines" if self._times(job.id for job in ask.jobs) else _SHARED
-                _say(ask, wording.new_node(found, times, whose))
-        releases = tuple(
+                _say(ask, self._wording.new_node(found, times, whose))
+        self._sum_up()
+        return self._target(demand)
+
+    def bears(self, found: Changes[Ask], length: int) -> bool:
+        """True where the changes leave everything else in its place: what is gone had none, what has come gets none.
+
+        What has come at the end of the queue may get one.
+        """
+        if len(found) > _MANY:
+            return False
+        known, special = self._patterns.known, self._packer.special
+        changes: Counter[Request] = Counter()
+        for at, ask in found.gone:
+            if not ask.plain or ask.placed or ask.job.id in special or known[ask.request].full_at == at:
+                return False
+            changes[ask.request] -= 1
+        last = length
+        for at, ask in reversed(found.come):
+            if not ask.plain or ask.job.id in special or ask.job.id in self._words:
+                return False
+            pattern = known.get(ask.request)
+            left_out = pattern is not None and pattern.full and at > _shifted(pattern.full_at, found)
+            if not left_out and (at != last - 1 or self._most):
+                return False
+            if at == last - 1:
+                last = at
+            changes[ask.request] += 1
+        return all(_chosen_alike(known[request], more) for request, more in changes.items() if request in known)
+
+    def again(self, demand: Demand, found: Changes[Ask]) -> Target:
+        """The target after such changes."""
+        self.asks = demand.asks
+        for pattern in self._patterns.known.values():
+            if pattern.full:
+                pattern.full_at = _shifted(pattern.full_at, found)
+        for _, ask in found.gone:
+            self._patterns.known[ask.request].shift -= 1
+        unfilled: set[Pattern] = set()
+        for _, ask in found.come:
+            pattern = self._patterns.of(ask.request)
+            pattern.shift += 1
+            if not pattern.full:
+                pattern.left += 1
+                unfilled.add(pattern)
+        if found.come:
+            self._placed = dict(self._placed)
+            self._fill([ask for _, ask in found.come])
+        for at, ask in reversed(found.come):
+            pattern = self._patterns.of(ask.request)
+            if pattern in unfilled and not ask.placed:
+                pattern.full_at = at
+        if any(ask.placed for _, ask in found.come):
+            self._sum_up()
+        return self._target(demand)
+
+    def _sum_up(self) -> None:
+        self._wants = self._all_wants()
+        self._releases = tuple(
             Release(claim.id, claim.pool, f"{claim.slot} is idle and no pending job needs it")
-            for claim, found in room.idle
+            for claim, found in self._room.idle
             if found is None or not found.used
         )
+
+    def _target(self, demand: Demand) -> Target:
         return Target(
-            wants=self._wants(packer),
-            releases=releases,
+            wants=self._wants,
+            releases=self._releases,
             remarks=(*demand.remarks, *_remarks(demand)),
             offers=self._offers,
             placed=self._placed,
             look_at=demand.look_at,
         )
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        """All jobs and gangs that claims are for, or that nodes are bound to."""
+        claims = self.world.claims
+        return frozenset(word for claim in claims for word in (*claim.jobs, claim.gang)) | self.world.bound.keys()
 
     def _count(self, demand: Demand) -> None:
         """How many of each pattern there are."""
@@ -98,20 +192,25 @@ class _Placement:
                 for _, request in ask.more:
                     self._patterns.of(request).left += ask.tasks
 
-    def _fill(self, demand: Demand, packer: Packer, wording: Wording) -> list[tuple[Ask, Bin]]:
-        """Places every ask and says so; returns those that get one new node, and the node."""
+    def _fill(self, asks: Sequence[Ask]) -> list[tuple[Ask, Bin]]:
+        """Places asks, in their order, and says so; returns those that get one new node, and the node."""
+        packer, wording = self._packer, self._wording
         patterns, special, placed = self._patterns.known, packer.special, self._placed
         alone: list[tuple[Ask, Bin]] = []
-        for order, ask in enumerate(demand.asks):
+        for order, ask in enumerate(asks, self._order):
             pattern = patterns[ask.request]
             if not ask.plain or (pattern.gang and not pattern.full) or (special and ask.job.id in special):
+                ask.placed = True
                 self._place(packer, wording, ask, order, alone)
                 continue
             found = None if pattern.full else packer.place_one(ask.job, pattern, order)
             if found is None:
-                pattern.full = True
+                if not pattern.full:
+                    pattern.full, pattern.full_at = True, order
+                ask.placed = False
                 words = pattern.why or wording.left_out(pattern)
             else:
+                ask.placed = True
                 words = found.words or wording.on(found)
                 if found.kind is not Kind.NEW:
                     placed[ask.job.id] = (found.name,)
@@ -122,6 +221,7 @@ class _Placement:
                 # What is said again is the same remark.
                 if said is None or said.reason != words[1] or said.verdict != words[0]:
                     ask.said = Remark("placement", "job:" + ask.job.id, words[0], words[1])
+        self._order += len(asks)
         return alone
 
     def _place(self, packer: Packer, wording: Wording, ask: Ask, order: int, alone: list[tuple[Ask, Bin]]) -> None:
@@ -177,7 +277,7 @@ class _Placement:
             done.given_up = done.given_up or one.given_up
             if one.left:
                 if not ask.more and not one.stuck and not one.given_up:
-                    patterns[0].full = True
+                    patterns[0].full, patterns[0].full_at = True, order
                 done.lacking = one.lacking
                 continue
             for found in one.new:
@@ -191,10 +291,10 @@ class _Placement:
                 self._placed[gang] = tuple(b.name for b in one.there)
         return done
 
-    def _wants(self, packer: Packer) -> tuple[Want, ...]:
+    def _all_wants(self) -> tuple[Want, ...]:
         """One for each new node of single jobs, one for each pool of a gang, in the order of their first jobs."""
-        units = [("", [found]) for found in packer.later.bins if found.kind is Kind.NEW]
-        for gang, bins in packer.gangs:
+        units = [("", [found]) for found in self._packer.later.bins if found.kind is Kind.NEW]
+        for gang, bins in self._packer.gangs:
             alike: dict[tuple[str, str], list[Bin]] = {}
             for found in bins:
                 alike.setdefault((found.pool, found.jobs[0].id), []).append(found)
@@ -226,6 +326,22 @@ class _Placement:
             slots=tuple([b.name for b in bins]),
             accounts=tuple(dict.fromkeys([job.account for job in first.jobs if job.account])),
         )
+
+
+def _shifted(at: int, found: Changes[Ask]) -> int:
+    """Where in the new queue what stood there in the old one stands."""
+    at -= sum(gone < at for gone, _ in found.gone)
+    for come, _ in found.come:
+        if come > at:
+            break
+        at += 1
+    return at
+
+
+def _chosen_alike(pattern: Pattern, more: int) -> bool:
+    """True where the pools for it would be the same if there were so many more of it."""
+    more += pattern.shift
+    return all(cheapest(routes, left + more) is chosen for left, routes, chosen in pattern.choices)
 
 
 def _say(ask: Ask, words: tuple[str, str]) -> None:

@@ -11,7 +11,7 @@ import structlog
 from burstd.core import keeping
 from burstd.core.chain import make_target
 from burstd.core.covered import covered_since, tried_since
-from burstd.core.decide import decide
+from burstd.core.decide import Decider, decide
 from burstd.core.inputs import booted
 from burstd.core.outlook import outlooks
 from burstd.core.storage_node import storage_alarms
@@ -127,6 +127,7 @@ class Reconciler:
         self._workers = workers
         self._clock = clock
         self._memory = Memory(pace, clock.now())
+        self._decider = Decider()
         self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims)
         self._storage = StorageNodes(store)
         self._images = ImageDesk(providers, workers, clock, pace)
@@ -179,7 +180,7 @@ class Reconciler:
             self._notices.settle(snapshot)
             snapshot = replace(snapshot, history=self._past.look(snapshot.slurm))
             snapshot = replace(snapshot, outlook=outlooks(snapshot))
-            plan = decide(snapshot, self.rules.policies, self.rules.tuning)
+            plan = self._decider.decide(snapshot, self.rules.policies, self.rules.tuning)
             self.latest = (snapshot, plan)
             self._memory.tried_since = tried_since(self._memory.tried_since, snapshot, plan.target)
             self._memory.covered_since = covered_since(self._memory.covered_since, snapshot, plan.target)
