@@ -196,10 +196,10 @@ def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Cl
             reason = f"down in Slurm ({node.reason or 'no reason given'})"
         elif taken_back := why_closed(claim, view):
             reason = taken_back
-        elif claim.id in released and not view.snapshot.paused:
-            reason = released[claim.id]
         elif done := left_alone(claim, view):
             reason = done
+        elif claim.id in released and not view.snapshot.paused:
+            reason = released[claim.id]
         elif claim.pool not in view.snapshot.pools and not _at_work(claim, view) and not view.snapshot.paused:
             reason = f"pool {claim.pool} is not configured any more"
         else:
@@ -221,12 +221,12 @@ def hold_ready(view: View, target: Target) -> list[Action]:
     for claim in view.snapshot.claims:
         if claim.state is not S.READY:
             continue
-        if claim.id in released or claim.slot in view.snapshot.held_slots:
+        if done := left_alone(claim, view):
+            reason = done
+        elif claim.id in released or claim.slot in view.snapshot.held_slots:
             reason = released.get(claim.id, "held by an administrator")
         elif taken_back := why_closed(claim, view):
             reason = taken_back
-        elif done := left_alone(claim, view):
-            reason = done
         elif claim.pool not in view.snapshot.pools and not _at_work(claim, view):
             reason = f"pool {claim.pool} is not configured any more"
         else:

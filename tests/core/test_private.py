@@ -1,0 +1,116 @@
+"""Machines for their own jobs only: what is bound to them and when, who finds room on them, when they go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from burstd.core.chain import make_target
+from burstd.core.gate import hold_ready, move_gate
+from burstd.core.tuning import Tuning
+from burstd.core.view import look
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.job import Job, JobState
+from burstd.model.node import Reservation
+from burstd.model.plan import Bind, Move, SetGate, Unbind
+from burstd.model.snapshot import Progress, SlurmView, Snapshot
+from tests.core.worlds import NOW, claim, job, wants, world
+
+EVERY = frozenset({"cpu1", "cpu2", "cpu3", "cpu4"})
+
+
+def paid(slot: str = "cpu1", state: S = S.READY, **fields: Any) -> Claim:
+    """Ten minutes old, of job 1; an hour and twenty minutes are paid."""
+    base = claim(slot, state, jobs=("1",), billed_from=NOW - 600, reserved=Decimal("1.3334"))
+    return replace(base, **fields)
+
+
+def waiting(job_id: str = "1", **fields: Any) -> Job:
+    return job(job_id, **{"time_limit_s": 3600.0, **fields})
+
+
+def seen(*jobs: Job, claims: tuple[Claim, ...], busy: tuple[str, ...] = (), **fields: Any) -> Snapshot:
+    base = world(*jobs, claims=claims, **fields)
+    assert isinstance(base.slurm, SlurmView)
+    nodes = {
+        n: replace(node, state="MIXED", cpus_allocated=1) if n in busy else node for n, node in base.slurm.nodes.items()
+    }
+    gate = (Reservation("burstd", EVERY),)
+    return replace(base, slurm=replace(base.slurm, nodes=nodes, reservations=gate))
+
+
+def steps(snapshot: Snapshot) -> list[str]:
+    """What the gate does, in short."""
+    view, target = look(snapshot, "burstd"), make_target(snapshot, ())
+    words: list[str] = []
+    held = hold_ready(view, target)
+    moving = frozenset(step.claim_id for step in held if isinstance(step, Move))
+    for step in (*held, *move_gate(view, target, Tuning(), moving)):
+        match step:
+            case Bind():
+                words.append(f"bind {step.job_id} to {','.join(step.nodes)}{'' if step.claims else ' too'}")
+            case Unbind():
+                words.append(f"unbind {step.job_id}")
+            case SetGate():
+                words += [f"open {c}" for c in step.opens] + [f"close {c}" for c in step.closes]
+                words += [f"outside {slot}" for slot in sorted(EVERY - step.nodes)]
+            case Move():
+                words.append(f"{step.new} {step.claim_id}: {step.reason}")
+    return words
+
+
+ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
+
+
+@pytest.mark.parametrize(
+    ("case", "snapshot", "expected"),
+    [
+        ("its job is bound to it", seen(waiting(), claims=(paid(),)), ["bind 1 to cpu1"]),
+        ("all of its jobs, not those of others",
+         seen(waiting(), waiting("2"), waiting("3"), claims=(paid(jobs=("1", "2")),)),
+         ["bind 1 to cpu1", "bind 2 to cpu1"]),
+        ("of an array one task at a time, no task twice",
+         seen(waiting(**ARRAY, exclusive=True), claims=(paid(), paid("cpu2"))),
+         ["bind 1_3 to cpu1", "bind 1_4 to cpu2"]),
+        ("the next task where there is room", seen(waiting(**ARRAY), claims=(paid(state=S.OPEN),), busy=("cpu1",)),
+         ["bind 1_3 to cpu1 too"]),
+        ("not where what is reserved does not cover it",
+         seen(waiting(**ARRAY), claims=(paid(state=S.OPEN, billed_from=NOW - 1200),), busy=("cpu1",)), []),
+        ("while its job runs it stays behind the gate",
+         seen(waiting(state=JobState.RUNNING), claims=(paid(state=S.OPEN),), busy=("cpu1",)), []),
+        ("after its job it goes", seen(claims=(paid(state=S.OPEN),)), ["close c-cpu1"]),
+        ("it came too late", seen(waiting(), claims=(paid(billed_from=NOW - 1200),)),
+         ["closing c-cpu1: what is left of the 1.33 EUR reserved for it does not cover job 1"]),
+        ("its job is gone", seen(claims=(paid(),)), ["closing c-cpu1: its jobs are done, and a budget pays for it"]),
+        ("a job that Slurm does not bind",
+         seen(waiting(), claims=(paid(),), progress=Progress(unbindable=frozenset({"1"}))),
+         ["open c-cpu1", "outside cpu1"]),
+        ("a het job", seen(waiting("1+0", het_job_id="1"), claims=(paid(jobs=("1+0",)),)),
+         ["open c-cpu1", "outside cpu1"]),
+        ("and shut again once it has started",
+         seen(waiting("1+0", het_job_id="1", state=JobState.RUNNING), claims=(paid(state=S.OPEN, jobs=("1+0",)),),
+              busy=("cpu1",)), []),
+        ("a gang as a whole",
+         seen(waiting(nodes=2), claims=(paid(gang="1"), paid("cpu2", gang="1"))), ["bind 1 to cpu1,cpu2"]),
+        ("and not before", seen(waiting(nodes=2), claims=(paid(gang="1"), paid("cpu2", S.BOOTING, gang="1"))), []),
+        ("a hold keeps it, but not for more than is reserved",
+         seen(claims=(paid(state=S.OPEN), paid("cpu2", S.OPEN, billed_from=NOW - 4790)), paused="so"),
+         ["close c-cpu2"]),
+        ("without a budget there is no end to what it covers",
+         seen(waiting(), claims=(paid(reserved=Decimal(0), alone=True, billed_from=NOW - 90000),)), ["bind 1 to cpu1"]),
+    ],
+)  # fmt: skip
+def test_steps(case: str, snapshot: Snapshot, expected: list[str]) -> None:
+    assert steps(snapshot) == expected, case
+
+
+@pytest.mark.parametrize("state", [S.BOOTING, S.READY, S.OPEN])
+def test_others_find_no_room_on_it_and_its_own_job_does(state: S) -> None:
+    others = seen(waiting("2", exclusive=True), claims=(paid(state=state),))
+    assert wants(make_target(others, ())) == [("cpu", 1, ("2",))]
+    own = make_target(seen(waiting(exclusive=True), claims=(paid(state=state),)), ())
+    assert (own.wants, own.placed) == ((), {"1": ("cpu1",)})
