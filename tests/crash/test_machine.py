@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from decimal import Decimal
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -25,6 +26,7 @@ from burstd.model.job import JobState
 from burstd.model.provider import Idempotency
 from burstd.model.shape import Gres
 from burstd.sim.job import JobSpec
+from policies import budget
 from tests.crash.clouds import FAULTS
 from tests.crash.workers import Delay
 from tests.crash.world import ADMINS, SLOTS, World, memory_folder
@@ -55,6 +57,7 @@ JOBS = {
     "last": (JobSpec(run_s=30, priority=1),),
 }
 
+BUDGET = budget.plugin.make(budget.Settings(limit=Decimal(10**6), overhead_s=480))
 clouds = st.sampled_from(["alpha", "beta"])
 
 
@@ -73,8 +76,9 @@ class Crashes(RuleBasedStateMachine):
         alpha=st.sampled_from(["sandbox", "sim", "batches", "none"]),
         call_s=st.sampled_from([0.0, 0.3]),
         spot=st.booleans(),
+        paid=st.booleans(),
     )
-    def begin(self, beta: Idempotency, lag: float, alpha: str, call_s: float, spot: bool) -> None:
+    def begin(self, beta: Idempotency, lag: float, alpha: str, call_s: float, spot: bool, paid: bool) -> None:
         self.folder = ExitStack()
         self.world = World(
             self.folder.enter_context(memory_folder()),
@@ -83,6 +87,8 @@ class Crashes(RuleBasedStateMachine):
             beta=beta,
             lag_s=lag,
             spot=spot,
+            # Then every machine is its own jobs' only (core/private.py).
+            policies=(BUDGET,) if paid else (),
         )
         self.world.line.call_s = call_s
         self.jobs: list[str] = []
