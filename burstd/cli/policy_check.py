@@ -106,7 +106,9 @@ def check_one(path: Path, file: Path) -> Report:
         report.policies.append(Tried(path.stem, str(path), faults=[fault]))
     for name in plugins.names("policies"):
         report.policies.append(_alone(settings, plugins, name, str(path)))
-        others = Plugins.installed(None if path.parent == folder else folder, timeout_s).origins(name)
+        origins = Plugins.installed(None if path.parent == folder else folder, timeout_s).origins(name)
+        # One of the same file name would be replaced by it.
+        others = [o for o in origins if o.path is None or o.path.name != path.name]
         if others:
             report.warnings.append(
                 f"a policy {name!r} is there already, from {others[0]}: in {folder} both would be refused"

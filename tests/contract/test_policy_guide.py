@@ -60,6 +60,14 @@ def test_it_does_what_the_guide_says(zones: ModuleType, places: str, account: st
     assert bool(found.remarks) is (len(left) < len(places))
 
 
+def test_its_own_test_passes(zones: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = next(c for c in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "def test_atlas" in c)
+    monkeypatch.setitem(sys.modules, "zones", zones)
+    names: dict[str, Any] = {}
+    exec(compile(code, str(GUIDE), "exec"), names)  # noqa: S102  # the guide's own code is what is tested
+    names["test_atlas_stays_out_of_zone_b"]()
+
+
 @pytest.mark.parametrize("table", re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL))
 def test_its_settings_are_taken(table: str) -> None:
     tables = tomllib.loads(table).get("policies", {})
