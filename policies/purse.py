@@ -118,8 +118,10 @@ class Purse:
     def lines(self) -> tuple[BudgetLine, ...]:
         """Every budget that has a name, and of ``"*"`` those who have spent or promised something."""
         named = [(kind, name) for kind, some in self._limits.by_kind.items() for name in some if name != "*"]
-        others = [key for key in (*self._spent, *self._live) if self._limits.of(key) is not None]
-        return tuple(self.line(key) for key in sorted({*named, *others}))
+        others = {*self._spent, *self._live}.difference(named)
+        lines = [self.line(key) for key in others if self._limits.of(key) is not None]
+        used = [line for line in lines if line.spent or line.committed or line.fault]
+        return tuple(sorted((*map(self.line, named), *used), key=lambda line: (line.kind, line.name)))
 
     def short(self, key: Key, cost: Decimal) -> str:
         """Why so much is not to be had from this budget."""

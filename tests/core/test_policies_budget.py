@@ -218,3 +218,15 @@ def test_payers_follow_from_the_jobs_whatever_others_wrote() -> None:
         assert make_target(world(atlas()), chain).wants == ()
     [want] = make_target(world(atlas()), (project("5"), Forger())).wants
     assert (want.accounts, want.reserved[0].amount) == (("atlas",), Decimal(1))
+
+
+def test_budgets_are_listed_where_they_are_named_or_used() -> None:
+    old = spent("3", "project", "belle", month="1969-12")
+    policy = budget(limit=9, projects={"atlas": {"limit": 2}, "*": {"limit": 1}}, users={"*": {"limit": 5}})
+    found = asked(policy, spent=(old, spent("0.25", "project", "carol"), spent("0.25", "", "")), claims=(held(),))
+    assert [(b.kind, b.name, b.limit, b.spent, f"{b.committed:.2f}") for b in found.budgets] == [
+        ("", "", Decimal(9), Decimal("0.25"), "0.20"),
+        ("project", "atlas", Decimal(2), Decimal(0), "0.20"),
+        ("project", "carol", Decimal(1), Decimal("0.25"), "0.00"),
+        ("user", "ada", Decimal(5), Decimal(0), "0.20"),
+    ]
