@@ -1,0 +1,59 @@
+"""How budgets stand, in the bill: all of them for administrators, to others their own."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from burstd.model.money import BudgetLine
+from burstd.model.snapshot import SlurmView
+from tests.cli.conftest import NOBODY, Run
+from tests.control.client import Client
+from tests.control.office import PLAN, FakeOffice
+from tests.control.world import MINE, OTHER, SNAPSHOT
+
+
+def line(kind: str, name: str, fault: str = "") -> BudgetLine:
+    return BudgetLine(kind, name, "month", "EUR", Decimal(100), Decimal("12.5"), Decimal("3.25"), fault)
+
+
+BUDGETS = (line("", ""), line("project", "atlas"), line("project", "belle"), line("user", MINE), line("user", OTHER))
+
+
+@pytest.fixture
+def budgets(office: FakeOffice) -> None:
+    """Jobs of the caller are of atlas."""
+    slurm = SNAPSHOT.slurm
+    assert isinstance(slurm, SlurmView)
+    jobs = tuple(replace(job, account="atlas" if job.user == MINE else "belle") for job in slurm.jobs)
+    snapshot = replace(SNAPSHOT, slurm=replace(slurm, jobs=jobs))
+    office.last = (snapshot, replace(PLAN, target=replace(PLAN.target, budgets=BUDGETS)))
+
+
+@pytest.mark.usefixtures("budgets")
+def test_an_administrator_sees_all(run: Run) -> None:
+    found = run("bill")
+    assert found.code == 0
+    rows = [" ".join(row.split()) for row in found.out.splitlines()]
+    assert "BUDGET PERIOD LIMIT SPENT PROMISED LEFT" in rows
+    assert "whole site month 100.00 EUR 12.50 EUR 3.25 EUR 84.25 EUR" in rows
+    assert "project atlas month 100.00 EUR 12.50 EUR 3.25 EUR 84.25 EUR" in rows
+    answer = json.loads(run("bill", "--by", "account", "--json").out)
+    assert [(b["kind"], b["name"]) for b in answer["budgets"]] == [(b.kind, b.name) for b in BUDGETS]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+@pytest.mark.usefixtures("budgets")
+def test_others_see_their_own_and_those_of_their_projects(control: Path) -> None:
+    with Client(control, NOBODY) as client:
+        answer = client.get("/v1/bill")
+    assert [(b["kind"], b["name"]) for b in answer["budgets"]] == [("project", "atlas"), ("user", MINE)]
+
+
+def test_without_budgets_the_bill_says_nothing_of_them(run: Run) -> None:
+    assert "BUDGET" not in run("bill").out
