@@ -55,6 +55,8 @@ class _Entry:
     fits: tuple[tuple[Kind, Fit], ...]
     run_s: float
     run_basis: str
+    runs: tuple[float, ...]
+    """How long it may run, with the same chance each."""
     limit_s: float
     boot_s: float
     staging_s: float
@@ -110,7 +112,7 @@ def _one(now: float, site: _Site, entry: _Entry, leaves: Leaves | None, served: 
         elif leaves is None or not leaves(job.id, said):
             stays = [stays[0] if stays else said, said]
             if kind is not None and fit is not None:
-                kind.put(fit, entry.limit_s, entry.run_s, start)
+                kind.put(fit, entry.limit_s, entry.runs, start)
         if not entry.tasks:
             break
     first, last = stays or (said, said)
@@ -143,8 +145,8 @@ class _Site:
         self._now = snapshot.now
         self._history = snapshot.history
         self._fits: dict[_Request, tuple[tuple[Kind, Fit], ...]] = {}
-        self._runs_for: dict[_Request, tuple[float, str]] = {}
-        self._running: dict[_Request, tuple[Like, Room, Job]] = {}
+        self._runs_for: dict[_Request, tuple[float, str, tuple[float, ...]]] = {}
+        self._running: dict[_Request, tuple[Like, Room, Room, Job]] = {}
         self._boots = boots(snapshot)
         self._boot: dict[tuple[str, ...], float] = {}
         self._kinds, kind_of = _kinds(snapshot, slurm)
@@ -158,17 +160,18 @@ class _Site:
         # All but the time for which it has run is the same for many.
         whose = _whose(job)
         known = self._running.get(whose)
-        if known is None or known[2].exclusive is not job.exclusive:
-            known = self._running[whose] = self._history.like(job), _each(job, kind_of[job.node_list[0]]), job
-        like, each, _ = known
+        if known is None or known[3].exclusive is not job.exclusive:
+            each = _each(job, kind_of[job.node_list[0]])
+            known = self._running[whose] = self._history.like(job), each, each.part(), job
+        like, each, part, _ = known
         elapsed = max(0.0, self._now - job.start) if job.start else 0.0
-        left = like.left_s(elapsed)
-        if left is None:
-            left = job.time_limit_s - elapsed if job.time_limit_s else max(elapsed, RUN_S)
-        end = self._now + max(0.0, left)
+        runs = like.spread(elapsed)
+        if not runs:
+            runs, part = (job.time_limit_s or elapsed + max(elapsed, RUN_S),), each
+        ends = tuple(self._now + max(0.0, run_s - elapsed) for run_s in runs)
         for name in job.node_list:
             if name in kind_of:
-                kind_of[name].runs(name, each, end)
+                kind_of[name].runs(name, each, part, ends)
 
     def entry(self, job: Job) -> _Entry:
         """What a pending job takes."""
@@ -191,11 +194,13 @@ class _Site:
         boot_s = self._boot_s(job.partitions)
         return _Entry(job, max(1, job.tasks), fits, *run, job.time_limit_s or NEVER, boot_s, staging_s)
 
-    def _run(self, job: Job) -> tuple[float, str]:
-        known = self._history.run_s(job)
+    def _run(self, job: Job) -> tuple[float, str, tuple[float, ...]]:
+        like = self._history.like(job)
+        known = like.run_s()
         if known is not None:
-            return known.seconds, f"{known.jobs} {known.basis}"
-        return (job.time_limit_s, "time limit") if job.time_limit_s else (RUN_S, "none")
+            return known.seconds, f"{known.jobs} {known.basis}", like.spread()
+        length, basis = (job.time_limit_s, "time limit") if job.time_limit_s else (RUN_S, "none")
+        return length, basis, (length,)
 
     def _boot_s(self, partitions: tuple[str, ...]) -> float:
         found = self._boot.get(partitions)

@@ -7,11 +7,12 @@ must wait keeps what comes free for itself, and later ones use that meanwhile wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nsmallest
 
 from burstd.core.need import Need
+from burstd.model.history import QUANTILES
 from burstd.model.node import Node
 from burstd.model.shape import Shape
 
@@ -41,6 +42,10 @@ class Room:
             self.cpus + times * other.cpus, self.memory + times * other.memory, self.gpus + times * other.gpus
         )  # fmt: skip
 
+    def part(self) -> Room:
+        """What comes free at each of the times at which a job may end."""
+        return Room().plus(self, 1 / len(QUANTILES))
+
     def share_of(self, whole: Room) -> float:
         """The largest share that this takes of anything of the whole."""
         return max(
@@ -59,6 +64,8 @@ class Fit:
     """Of every node."""
     all: Room
     """Of all of them."""
+    quarter: Room
+    """A part of that for each of QUANTILES."""
     large: bool
 
 
@@ -101,10 +108,14 @@ class Kind:
         self._free = Room(sum(r.cpus for r in rooms), sum(r.memory for r in rooms), sum(r.gpus for r in rooms))
         heapify(self._ends)
 
-    def runs(self, name: str, each: Room, end: float) -> None:
-        """A job runs on this node until then."""
-        self._ends.append((end, len(self._ends), each))
-        self._running.setdefault(name, []).append((end, each))
+    def runs(self, name: str, each: Room, part: Room, ends: Sequence[float]) -> None:
+        """A job runs on this node, and may end at these times, with the same chance each: a part of it then.
+
+        A whole node is the one of many on which jobs end soon: there each counts as a whole, with an early end.
+        """
+        for end in ends:
+            self._ends.append((end, len(self._ends), part))
+        self._running.setdefault(name, []).append((ends[(len(ends) - 1) // 2], each))
 
     def fit(self, partitions: Iterable[str], need: Need) -> Fit | None:
         """What such a job takes here; None: it cannot run here."""
@@ -119,7 +130,8 @@ class Kind:
         each = Room(share.cpus, share.memory_mib, sum(g.count for g in share.gres if g.name == "gpu"))
         if share.exclusive:
             each = whole
-        return Fit(nodes, each, each.plus(each, nodes - 1), each.share_of(whole) > LARGE or nodes > 1)
+        every = each.plus(each, nodes - 1)
+        return Fit(nodes, each, every, every.part(), each.share_of(whole) > LARGE or nodes > 1)
 
     def earliest(self, fit: Fit, limit_s: float) -> float:
         """When a job of so many seconds at most would start. ``put`` takes the room."""
@@ -141,10 +153,10 @@ class Kind:
             heappush(ends, end)
         return max(at, popped[-1][0]) if popped else at
 
-    def put(self, fit: Fit, limit_s: float, run_s: float, start: float) -> None:
-        """Puts a job in at ``start``, which is what ``earliest`` said."""
+    def put(self, fit: Fit, limit_s: float, runs: tuple[float, ...], start: float) -> None:
+        """Puts a job in at ``start``, as ``earliest`` said; ``runs``: as long as it may run, with the same chance each."""
         if self._behind or self._put >= EXACT:
-            self._behind += fit.all.share_of(self.whole()) * run_s
+            self._behind += fit.all.share_of(self.whole()) * sum(runs) / len(runs)
             return
         hole = self._hole(fit.all, limit_s)
         if hole is not None:
@@ -163,7 +175,9 @@ class Kind:
             self._holes = [h for h in (*self._holes, *before) if h.end > h.begin][-HOLES:]
         self._free = self._free.plus(fit.all, -1.0)
         self._put += 1
-        heappush(self._ends, (start + run_s, -self._put, fit.all))
+        part = fit.all if len(runs) == 1 else fit.quarter
+        for run_s in runs:
+            heappush(self._ends, (start + run_s, -self._put, part))
 
     def _hole(self, room: Room, limit_s: float) -> _Hole | None:
         return next((h for h in self._holes if limit_s <= h.end - h.begin and h.room.holds(room)), None)

@@ -1,7 +1,9 @@
 """Jobs that have ended, as far as they tell of jobs like them: how long these will run, and how long they will wait.
 
 Jobs are alike in several degrees, from those of one user with one name and one request down to all jobs. An estimate
-is the mean of the latest runs of the closest degree in which enough are known. Of a job that runs already only those
+is the mean of the latest runs of the closest degree in which enough are known. Where jobs have a time limit it is the
+share of it that counts, as users know which of their jobs are long: one with twice the limit is expected to run twice
+as long, unless enough are known with the very same limit. Of a job that runs already only those
 tell that ran at least as long: with run times as they are on clusters (many short ones, few very long ones), a job
 that has run long will run long.
 """
@@ -27,6 +29,8 @@ ENOUGH_LONGER = 3
 """So many runs that lasted longer make one of a job that runs already."""
 RECENT = 50
 """Waits change with the queue: only so many of the latest count."""
+QUANTILES = (0.125, 0.375, 0.625, 0.875)
+"""Shares of like jobs that have ended by the times of ``Like.spread``."""
 _DIGITS = re.compile(r"[0-9]+")
 
 
@@ -85,7 +89,7 @@ class _Group:
     def __init__(
         self, old: tuple[float, ...] = _NONE, fresh: tuple[float, ...] = _NONE, waits: tuple[float, ...] = _NONE
     ) -> None:
-        """``old``, then ``fresh``: how long they ran, the latest last."""
+        """``old``, then ``fresh``: how long they ran, the latest last; shares of their limits where they had one."""
         self._old = old
         self._fresh = fresh
         self.waits = waits
@@ -104,9 +108,9 @@ class _Group:
     def __len__(self) -> int:
         return len(self._old) + len(self._fresh)
 
-    def and_one(self, run_s: float, waits: tuple[float, ...]) -> _Group:
+    def and_one(self, run: float, waits: tuple[float, ...]) -> _Group:
         """With one run more: few are copied."""
-        old, fresh = self._old, (*self._fresh, run_s)
+        old, fresh = self._old, (*self._fresh, run)
         if len(fresh) == FRESH:
             old, fresh = (*old, *fresh)[-RUNS:], _NONE
         return _Group(old, fresh, (*self.waits[-RECENT:], *waits)[-RECENT:] if waits else self.waits)
@@ -121,17 +125,26 @@ class _Group:
             self._wait = sum(self.waits) / len(self.waits)
         return self._wait
 
-    def longer_than(self, elapsed_s: float) -> tuple[int, float]:
+    def longer_than(self, elapsed: float) -> tuple[int, float]:
         """How many ran longer, and how long these did on average."""
+        first = self._first(elapsed)
+        count = len(self._sorted) - first
+        return count, self._longer[first] / count if count else 0.0
+
+    def spread(self, elapsed: float) -> tuple[float, ...]:
+        """How long those ran that ran longer: one time for each of QUANTILES. There must be some."""
+        first = self._first(elapsed)
+        count = len(self._sorted) - first
+        return tuple(self._sorted[first + int(share * count)] for share in QUANTILES)
+
+    def _first(self, elapsed: float) -> int:
         if not self._sorted:
             runs, sums = sorted((*self._old, *self._fresh)), [0.0]
             for run in reversed(runs):
                 sums.append(sums[-1] + run)
             # The policy that asks may be interrupted anywhere: what says that all is there comes last.
             self._longer, self._sorted = sums[::-1], runs
-        first = bisect_left(self._sorted, elapsed_s)
-        count = len(self._sorted) - first
-        return count, self._longer[first] / count if count else 0.0
+        return bisect_left(self._sorted, elapsed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +161,32 @@ class Like:
         seconds, count, key = self._told(elapsed_s)
         return Estimate(seconds, count, _words(key))
 
-    def left_s(self, elapsed_s: float) -> float | None:
-        """How much longer it will run that has run for so long; None: no job tells."""
-        return self._told(elapsed_s)[0] - elapsed_s if self._groups else None
+    def spread(self, elapsed_s: float = 0.0) -> tuple[float, ...]:
+        """How long in all it may run that has run for so long: a time for each of QUANTILES; empty: no job tells.
+
+        Run times differ by orders of magnitude. Of many jobs some end soon, which their means do not show.
+        """
+        if not self._groups:
+            return ()
+        found: tuple[float, ...] = ()
+        unit = self._limit_s or 1.0
+        for _, group in self._groups:
+            if elapsed_s <= 0 or group.longer_than(elapsed_s / unit)[0] >= ENOUGH_LONGER:
+                found = tuple(unit * run for run in group.spread(elapsed_s / unit))
+                break
+        if not found:
+            # Half of them double their age, as in ``run_s``: a Pareto distribution with exponent 1.
+            found = tuple(elapsed_s / (1 - share) for share in QUANTILES)
+        limit = max(self._limit_s, elapsed_s)
+        return tuple(min(run, limit) for run in found) if self._limit_s else found
 
     def _told(self, elapsed_s: float) -> tuple[float, int, Key]:
-        key, group = self._groups[0]
-        seconds, count = (group.mean(), len(group)) if elapsed_s <= 0 else (2 * elapsed_s, 0)
+        unit, (key, group) = self._limit_s or 1.0, self._groups[0]
+        seconds, count = (unit * group.mean(), len(group)) if elapsed_s <= 0 else (2 * elapsed_s, 0)
         for longer_key, longer in self._groups if elapsed_s > 0 else ():
-            ran_longer, mean_s = longer.longer_than(elapsed_s)
+            ran_longer, mean = longer.longer_than(elapsed_s / unit)
             if ran_longer >= ENOUGH_LONGER:
-                key, seconds, count = longer_key, mean_s, ran_longer
+                key, seconds, count = longer_key, unit * mean, ran_longer
                 break
         if 0 < self._limit_s < seconds:
             seconds = max(self._limit_s, elapsed_s)
@@ -193,14 +221,14 @@ class History:
         none = True
         for job in some:
             none = False
-            run_s, wait_s = job.run_s, () if job.burst else (job.wait_s,)
+            run, wait_s = job.run_s / (job.time_limit_s or 1.0), () if job.burst else (job.wait_s,)
             size = _size(job.gpus, job.cpus)
             for key in _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s):
                 place = _place(key)
                 if place not in own:
                     shelves[place] = dict(shelves[place])
                     own.add(place)
-                _add(shelves[place], key, run_s, wait_s)
+                _add(shelves[place], key, run, wait_s)
         return self if none else History(tuple(shelves))
 
     def run_s(self, job: Job, elapsed_s: float = 0.0) -> Estimate | None:
@@ -246,7 +274,7 @@ def _size(gpus: int, cpus: int) -> str:
 
 def _keys(user: str, account: str, name: str, size: str, nodes: int, limit_s: float) -> list[Key]:
     """The groups of a job, the closest first. Numbers in names say which of many alike it is: they do not count."""
-    on, limit = f"{max(1, nodes)} nodes", f"{limit_s:.0f}"
+    on, limit, kind = f"{max(1, nodes)} nodes", f"{limit_s:.0f}", "limited" if limit_s else "unlimited"
     keys: list[Key] = []
     if user and name:
         keys.append(("name", user, size, on, limit, _DIGITS.sub("#", name)))
@@ -255,10 +283,10 @@ def _keys(user: str, account: str, name: str, size: str, nodes: int, limit_s: fl
     if limit_s:
         keys.append(("all with limit", size, on, limit))
     if user:
-        keys.append(("user", user, size))
+        keys.append(("user", user, size, kind))
     if account:
-        keys.append(("account", account, size))
-    keys += (("size", size, on), ("all",))
+        keys.append(("account", account, size, kind))
+    keys += (("size", size, on, kind), ("all", kind))
     return keys
 
 
@@ -280,10 +308,10 @@ def _words(key: Key) -> str:
     return f"jobs with {words[0]}" if kind == "size" else "all jobs"
 
 
-def _add(shelf: _Shelf, key: Key, run_s: float, wait_s: tuple[float, ...]) -> None:
+def _add(shelf: _Shelf, key: Key, run: float, wait_s: tuple[float, ...]) -> None:
     group = shelf.pop(key, None)
     if group is None:
         if len(shelf) >= GROUPS:
             del shelf[next(iter(shelf))]
         group = _EMPTY
-    shelf[key] = group.and_one(run_s, wait_s)
+    shelf[key] = group.and_one(run, wait_s)
