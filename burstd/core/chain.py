@@ -170,7 +170,7 @@ def _fault(after: object, before: Target, snapshot: Snapshot, promised: _Promise
         return f"it returned {type(after).__name__}, not a Target"
     if after.remarks[: len(before.remarks)] != before.remarks:
         return "it removed or changed remarks of others"
-    strange = next((r for r in after.remarks if not isinstance(r, Remark)), None)
+    strange = next((r for r in after.remarks[len(before.remarks) :] if not isinstance(r, Remark)), None)
     if strange is not None:
         return f"it remarks {type(strange).__name__}, not a Remark"
     if any(not isinstance(line, BudgetLine) for line in after.budgets):

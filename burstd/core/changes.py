@@ -27,6 +27,8 @@ def changed(old: Sequence[T], new: Sequence[T]) -> Changes[T] | None:
 
     Made for long sequences of which little changed: what is alike at both ends costs next to nothing.
     """
+    if old is new or old == new:
+        return Changes((), ())
     least = min(len(old), len(new))
     first = _alike(old, new, least)
     last = _alike(reversed(old), reversed(new), least - first)

@@ -110,6 +110,8 @@ class DemandMemory:
         self.requests = Requests()
         self.unsettled: dict[int, Ask] = {}
         """By the job's identity, the asks of the last look that were none of its notes."""
+        self.settled: Demand | None = None
+        """The last answer, where it stands until a job changes."""
         self.now = 0.0
         self.context: frozenset[str] = frozenset()
         """The partitions for which they hold."""
@@ -145,12 +147,15 @@ class _Look:
             self._memory.forget()
         self._memory.now = self._now
         queue, before = self._memory.queue, self._memory.unsettled
-        queue.look(self._slurm.jobs, (self._pools, frozenset(self._data)))
+        same = queue.look(self._slurm.jobs, (self._pools, frozenset(self._data)))
+        if same and self._memory.settled is not None:
+            return self._memory.settled
         found = list(queue.notes)
         self._memory.unsettled = {}
         if self._memory.context != self._pools:
             self._memory.context, before = self._pools, {}
-        for at in self._settle(queue.pending, queue.notes, found):
+        others = self._settle(queue.pending, queue.notes, found)
+        for at in others:
             job = queue.pending[at]
             jobs = self._together(job)
             note = self._note(jobs) if jobs else _NOTHING
@@ -162,7 +167,9 @@ class _Look:
             found[at] = note
         asks = tuple([note for note in found if type(note) is Ask])
         out = [note.remarks for note in found if type(note) is _Out] if len(asks) < len(found) else []
-        return Demand(asks, tuple(chain.from_iterable(out)), self._look_at, self._components is not None)
+        demand = Demand(asks, tuple(chain.from_iterable(out)), self._look_at, self._components is not None)
+        self._memory.settled = None if others else demand
+        return demand
 
     def _settle(self, pending: list[Job], notes: list[Ask | _Out | None], found: list[Ask | _Out | None]) -> list[int]:
         """Notes down those whose answer hangs on the job alone, and is the same at the next look; returns the others.

@@ -84,6 +84,7 @@ class Placement:
         self._patterns = Patterns(snapshot, slurm, self._offers)
         self.free: Mapping[str, Sequence[str]] = {}
         self._placed: dict[str, tuple[str, ...]] = {}
+        self._said: list[Remark] | None = None
         self._order = 0
         self._wants: tuple[Want, ...] = ()
         self._releases: tuple[Release, ...] = ()
@@ -134,7 +135,10 @@ class Placement:
 
     def again(self, demand: Demand, found: Changes[Ask]) -> Target:
         """The target after such changes."""
+        if not len(found):
+            return self._target(demand)
         self.asks = demand.asks
+        self._said = None
         for pattern in self._patterns.known.values():
             if pattern.full:
                 pattern.full_at = _shifted(pattern.full_at, found)
@@ -167,10 +171,12 @@ class Placement:
         )
 
     def _target(self, demand: Demand) -> Target:
+        if self._said is None:
+            self._said = _remarks(demand)
         return Target(
             wants=self._wants,
             releases=self._releases,
-            remarks=(*demand.remarks, *_remarks(demand)),
+            remarks=(*demand.remarks, *self._said),
             offers=self._offers,
             placed=self._placed,
             look_at=demand.look_at,

@@ -49,9 +49,13 @@ class Queue(Generic[T]):
     context: Hashable = None
     """What the notes hold for besides the jobs."""
 
-    def look(self, jobs: tuple[Job, ...], context: Hashable) -> None:
-        """Brings it up to date. Notes of jobs that are the very same stay, as long as the context is the same."""
-        if context != self.context:
+    def look(self, jobs: tuple[Job, ...], context: Hashable) -> bool:
+        """Brings it up to date. Notes of jobs that are the very same stay, as long as the context is the same.
+
+        True where nothing changed.
+        """
+        same = context == self.context
+        if not same:
             self.notes, self.context = [None] * len(self.pending), context
         found = changed(self.jobs, jobs) if self.jobs else None
         if found is None or len(found) > _MANY or not self._mended(found):
@@ -60,6 +64,7 @@ class Queue(Generic[T]):
             self.notes = list(map(kept.get, map(id, fresh)))
             self.pending = fresh
         self.jobs = jobs
+        return same and found is not None and not len(found)
 
     def _mended(self, found: Changes[Job]) -> bool:
         """Puts a few changes in; False, and all is to be sorted anew, where the jobs' fields do not tell where to."""

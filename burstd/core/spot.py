@@ -7,7 +7,7 @@ idle and its output off it (gate.py, lifecycle.py).
 
 from __future__ import annotations
 
-from burstd.core.notices import NOT_A_NODE, TAKEN_BACK, Told, to_write, told_of, words
+from burstd.core.notices import NOT_A_NODE, TAKEN_BACK, Told, to_write, words
 from burstd.core.retry import begins_anew
 from burstd.core.view import View
 from burstd.model.claim import Claim
@@ -65,13 +65,13 @@ def given_up(claim: Claim, view: View) -> str:
         waits = claim.state is S.LAUNCHING and claim.id in progress.busy
         return "" if waits else words(notice).removeprefix("burstd: ")
     started = claim.state is S.READY or claim.id in progress.started
-    told = told_of(view.node(claim.slot)) if started else None
+    told = view.told(claim.slot) if started else None
     return told.words if told is not None else ""
 
 
 def _jobs(view: View) -> list[Action]:
     """Requeues what runs on nodes that end; writes down what is lost with a spot machine that is gone already."""
-    ending = {c.slot: told for c in view.snapshot.claims if (told := _ends(c, view)) is not None}
+    ending = {c.slot: told for c in view.snapshot.claims if view.notices() and (told := _ends(c, view)) is not None}
     gone = {c.slot: c for c in view.snapshot.claims if c.state is S.LOST and c.offer.spot}
     if not ending and not gone:
         return []
@@ -95,7 +95,7 @@ def _jobs(view: View) -> list[Action]:
 
 
 def _ends(claim: Claim, view: View) -> Told | None:
-    told = told_of(view.node(claim.slot)) if claim.state not in _BEFORE | _GOING else None
+    told = view.told(claim.slot) if claim.state not in _BEFORE | _GOING else None
     return told if told is not None and told.kind is NoticeKind.INTERRUPTION else None
 
 
@@ -120,13 +120,15 @@ def _starts(view: View) -> list[Action]:
 
 def _undrains(view: View) -> list[Action]:
     """A slot without a machine bears no notice. A person's drain stays, also one with our words behind it."""
+    if not view.notices():
+        return []
     early = {claim.slot: claim.state in _BEFORE for claim in view.snapshot.claims}
     slots = tuple(
         slot
         for pool in view.snapshot.pools.values()
         for slot in pool.slots
-        if (node := view.node(slot)) is not None
-        and (told := told_of(node)) is not None
+        if (told := view.told(slot)) is not None
+        and (node := view.node(slot)) is not None
         and not told.before
         and node.powered_down
         and not node.busy
@@ -137,7 +139,7 @@ def _undrains(view: View) -> list[Action]:
 
 def why_closed(claim: Claim, view: View) -> str:
     """Why the node of a claim is closed for a notice; empty: it bears none, or a hint on a node that a person holds."""
-    told = told_of(view.node(claim.slot))
+    told = view.told(claim.slot)
     if told is None:
         return ""
     if told.kind is NoticeKind.INTERRUPTION:
@@ -147,7 +149,7 @@ def why_closed(claim: Claim, view: View) -> str:
 
 def notice_remarks(view: View) -> tuple[Remark, ...]:
     """What is to be said of jobs that run on machines that are taken back."""
-    told = {c.slot: t for c in view.snapshot.claims if c.state not in _BEFORE and (t := told_of(view.node(c.slot)))}
+    told = {c.slot: t for c in view.snapshot.claims if c.state not in _BEFORE and (t := view.told(c.slot))}
     remarks: list[Remark] = []
     for job in view.slurm.jobs if view.slurm is not None and told else ():
         here = [s for s in job.node_list if s in told] if job.state in _AT_WORK else []

@@ -8,6 +8,7 @@ from functools import cache, partial
 
 from burstd.core.demand import task_ids
 from burstd.core.keeping import KEEP_S, Kept, kept
+from burstd.core.notices import Told, told_of
 from burstd.core.ownership import Ownership
 from burstd.model.claim import Claim
 from burstd.model.instance import Instance, Leftover
@@ -27,6 +28,8 @@ class View:
     """None: Slurm could not be read."""
     jobs: Callable[[], Mapping[str, Job]] = dict
     """See ``job``; they are brought together when the first is asked for."""
+    notices: Callable[[], Mapping[str, Told]] = dict
+    """See ``told``."""
     by_claim: Mapping[str, Instance] = field(default_factory=dict)
     leftovers: Mapping[str, tuple[Leftover, ...]] = field(default_factory=dict)
     """Unattached leftovers by claim id."""
@@ -49,6 +52,10 @@ class View:
     def node(self, slot: str) -> Node | None:
         """Slurm's node of a slot; None: Slurm cannot be read or has none of the name."""
         return self.slurm.nodes.get(slot) if self.slurm else None
+
+    def told(self, slot: str) -> Told | None:
+        """The notice that the node of a slot bears; None: none."""
+        return self.notices().get(slot)
 
     def cloud(self, claim: Claim) -> CloudView | None:
         """What the claim's provider showed; None: it is not configured any more or was not read yet."""
@@ -96,6 +103,7 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
         snapshot=snapshot,
         slurm=slurm,
         jobs=cache(partial(_index, slurm.jobs if slurm else ())),
+        notices=cache(partial(_notices, slurm)),
         by_claim=by_claim,
         leftovers={claim: tuple(rest) for claim, rest in leftovers.items()},
         gated=held.nodes if held else frozenset(),
@@ -104,6 +112,11 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
         claimed={claim.slot: claim for claim in snapshot.claims},
         kept=kept(snapshot, keep_s),
     )
+
+
+def _notices(slurm: SlurmView | None) -> dict[str, Told]:
+    drained = [node for node in slurm.nodes.values() if "DRAIN" in node.flags] if slurm else []
+    return {node.name: told for node in drained if (told := told_of(node)) is not None}
 
 
 def _index(jobs: tuple[Job, ...]) -> dict[str, Job]:
