@@ -154,7 +154,7 @@ class Kind:
         return max(at, popped[-1][0]) if popped else at
 
     def put(self, fit: Fit, limit_s: float, runs: tuple[float, ...], start: float) -> None:
-        """Puts a job in at ``start``, as ``earliest`` said; ``runs``: as long as it may run, with the same chance each."""
+        """Puts a job in at ``start``, as ``earliest`` said. ``runs``: as long as it may run, with the same chance."""
         if self._behind or self._put >= EXACT:
             self._behind += fit.all.share_of(self.whole()) * sum(runs) / len(runs)
             return
