@@ -24,7 +24,8 @@ def covered_since(known: Mapping[str, float], snapshot: Snapshot, target: Target
     if not isinstance(snapshot.slurm, SlurmView):
         return dict(known)
     closed = {claim.slot for claim in snapshot.claims if claim.state is not ClaimState.OPEN}
-    open_for = {job for job, names in target.placed.items() if closed.isdisjoint(names)}
+    placed = _whole(target)
+    open_for = {job for job, names in placed.items() if closed.isdisjoint(names)}
     return _kept(known, open_for, snapshot, snapshot.slurm, NODE_TRUST_S)
 
 
@@ -38,8 +39,15 @@ def tried_since(known: Mapping[str, float], snapshot: Snapshot, target: Target) 
         return dict(known)
     slots = {claim.slot for claim in snapshot.claims if claim.state is ClaimState.OPEN}
     closed = {claim.slot for claim in snapshot.claims} - slots
-    open_for = {job for job, names in target.placed.items() if closed.isdisjoint(names) and not slots.isdisjoint(names)}
+    placed = _whole(target)
+    open_for = {job for job, names in placed.items() if closed.isdisjoint(names) and not slots.isdisjoint(names)}
     return _kept(known, open_for, snapshot, snapshot.slurm, OPEN_TRUST_S)
+
+
+def _whole(target: Target) -> Mapping[str, tuple[str, ...]]:
+    """``Target.placed`` without gangs that need new nodes as well, which policies may have refused."""
+    lacking = {want.gang for want in (*target.wants, *(refused.want for refused in target.refused)) if want.gang}
+    return {job: names for job, names in target.placed.items() if job not in lacking} if lacking else target.placed
 
 
 def _kept(

@@ -3,7 +3,7 @@
 The decision code is burstd's own (core.chain). It is asked when a job that was submitted has to wait or one has lost
 its machine, and when an offer turned out to be sold out; a tick after a machine came up or fell idle, and tick by tick
 while machines are idle, or jobs wait for which none is on its way (of those the youngest sets the pace: a tenth of its
-age, between one tick and five).
+age, between one tick and ten).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ SAMPLES = 336
 """In the window; as far apart after it."""
 GAP_S = 15.0
 """Least time between two decisions: jobs submitted together are looked at together, as by the daemon."""
+SLOWEST = 10
+"""Ticks from one look at jobs that have waited for long to the next."""
 PATIENCE_S = 32 * DAY_S
 """So long policies may let jobs wait with nothing else going on: until the next month's budget."""
 
@@ -109,6 +111,8 @@ class Run:
         self._count = 0
         self._next_look = inf
         self._ask = self._freed = False
+        self._served: list[int] = []
+        """Jobs for which machines have come up in this moment."""
         self._decided = -inf
         self._now = self._stirred = workload.window.start
         self._sampled = workload.window.start
@@ -140,6 +144,9 @@ class Run:
                 continue
             if self._ask:
                 self._next_look = min(self._next_look, max(now, self._decided + GAP_S))
+            if self.fleet.idle or any(number in self._queue.waiting for number in self._served):
+                self._next_look = min(self._next_look, now + self._world.tick_s)
+            self._served.clear()
             if now >= self._next_look:
                 self._decide(self._policies)
         self._sample_until(self._now)
@@ -230,8 +237,6 @@ class Run:
         self.fleet.give(life.slots, job.number, now)
         if own:
             self._serve(own)
-        if life.slots:
-            self._look_soon()
         row = self._seen.over(job)
         self._history = self._history.with_ended(
             (
@@ -266,7 +271,7 @@ class Run:
             self._serve(group)
         elif job is not None and self._bound(job, group):
             self._bind(job, group)
-        self._look_soon()
+        self._served += numbers
 
     def _bind(self, job: ReplayJob, group: Sequence[Machine]) -> None:
         slots = tuple(one.claim.slot for one in group[: job.nodes])
@@ -313,9 +318,6 @@ class Run:
         self._stirred = self._now
 
     # Decisions.
-
-    def _look_soon(self) -> None:
-        self._next_look = min(self._next_look, self._now + self._world.tick_s)
 
     def _decide(self, policies: Sequence[Policy]) -> None:
         """Asks until no offer turns out to be sold out."""
@@ -380,7 +382,7 @@ class Run:
         coming = {word for want in target.wants for word in want.jobs}
         for number, job in reversed(self._queue.waiting.items()):
             if str(number) not in coming and str(number) not in target.placed:
-                look = min(look, now + min(max(tick, 0.1 * (now - job.submitted)), 5 * tick), *closed)
+                look = min(look, now + min(max(tick, 0.1 * (now - job.submitted)), SLOWEST * tick), *closed)
                 break
         return max(look, now + 1.0)
 

@@ -12,8 +12,8 @@ from burstd.model.shape import Gres, Shape
 from burstd.sim.replay.market import size_of
 from burstd.sim.replay.window import Unit
 
-LEAST = 16
-"""Slots that a pool which grows always has."""
+LEAST = 8
+"""Slots that a pool which grows has beyond what is needed."""
 _OFF = frozenset({"CLOUD", "POWERED_DOWN"})
 _UP = frozenset({"CLOUD"})
 
@@ -46,9 +46,9 @@ class Slots:
             pool = self.pools[name]
             enough = claimed[name] + more
             if enough > len(pool.slots) or not pool.slots:
-                self._resize(pool, max(LEAST, enough + enough // 2))
-            elif len(pool.slots) > LEAST + 4 * enough:
-                self._shrink(pool, LEAST + 2 * enough, taken)
+                self._resize(pool, LEAST + enough + enough // 4)
+            elif len(pool.slots) > 4 * LEAST + 2 * enough:
+                self._shrink(pool, LEAST + enough + enough // 4, taken)
 
     def up(self, slot: str, pool: str, used: int, last_busy: float) -> None:
         """Its machine is open; so many units are in use."""
