@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress, count, repeat
 from operator import is_
 
 from burstd.core.inputs import STAGING, Inputs, data_of
@@ -178,7 +178,7 @@ class _Look:
         """
         now, data, requests, serves, meanings = self._now, self._data, self._memory.requests, self._burst, self._reasons
         others: list[int] = []
-        for at in [n for n, note in enumerate(notes) if note is None]:
+        for at in list(compress(count(), map(is_, notes, repeat(None)))):
             job = pending[at]
             if (
                 job.eligible > now or job.het_job_id or job.tasks_limit or job.reservation

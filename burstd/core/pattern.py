@@ -188,7 +188,7 @@ class Patterns:
             if partition in pool.partitions:
                 named = bool(pattern.excluded or pattern.named)
                 shapes[pool.shape] += sum(map(pattern.allows, pool.slots)) if named else len(pool.slots)
-                names |= pattern.named.intersection(pool.slots)
+                names |= pattern.named.intersection(pool.slots) if named else set()
         for (partitions, shape), count in others.items():
             if partition in partitions:
                 shapes[shape] += count

@@ -359,7 +359,8 @@ def _say(ask: Ask, words: tuple[str, str]) -> None:
 
 def _remarks(demand: Demand) -> list[Remark]:
     """What was said, of each component of a het job as well."""
-    remarks = [ask.said for ask in demand.asks if ask.burst and ask.said is not None]
+    # Those that are none of our business have none.
+    remarks = list(filter(None, map(attrgetter("said"), demand.asks)))
     if not demand.het:
         return remarks
     every: list[Remark] = []

@@ -1,33 +1,65 @@
 """How long a decision takes with a thousand slots and ten thousand jobs: ``python tests/bench/bench_decide.py``.
 
-Prints the median and the worst of some runs for several queues. No clouds, no Slurm: values in, values out.
+No clouds, no Slurm: values in, values out. Each queue has a process of its own. Prints milliseconds of processor time,
+least and most of some decisions: from cold (nothing is known), and after one change each, with the memory of the
+decision before; then the most memory that the process ever had. ``--peer`` measures aws-parallelcluster-node's loop on
+as many nodes (root; see decide_peer.py).
 """
 
 from __future__ import annotations
 
-import statistics
+import argparse
+import gc
+import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from burstd.core.chain import make_target
-from burstd.core.decide import decide
+from burstd.core.decide import Decider
 from burstd.core.tuning import Tuning
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.job import Job, JobState
 from burstd.model.node import Node
 from burstd.model.offer import Offer, OfferRule, Pool
+from burstd.model.plan import Plan
+from burstd.model.policy import Policy
 from burstd.model.shape import Gres, Shape
 from burstd.model.snapshot import CloudView, SlurmView, Snapshot
+from policies import backlog, idle, limits
 
 NOW = 1_000_000.0
+ROUNDS = 5
 SHAPES = (
     Shape(16, 64_000),
     Shape(64, 256_000, features=frozenset({"big"})),
     Shape(16, 128_000, (Gres("gpu", "v100", 4),)),
     Shape(32, 256_000, (Gres("gpu", "a100", 8),), frozenset({"a100"})),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A queue: so many kinds of jobs, on so many nodes each, and the share of the slots that is open."""
+
+    name: str
+    kinds: int
+    nodes: Callable[[int], int]
+    open_share: float
+    chain: bool = False
+    """With the policies backlog, idle and limits."""
+
+
+CASES = (
+    Case("50 kinds, all slots free", 50, lambda _: 1, 0.0),
+    Case("50 kinds, half of the slots open", 50, lambda _: 1, 0.5),
+    Case("50 kinds, every slot open", 50, lambda _: 1, 1.0),
+    Case("1,000 kinds, half of the slots open", 1000, lambda _: 1, 0.5),
+    Case("50 kinds, one in ten on 4 nodes", 50, lambda n: 4 if n % 10 == 0 else 1, 0.5),
+    Case("50 kinds, all on 2 nodes", 50, lambda _: 2, 0.5),
+    Case("half open, with backlog, idle, limits", 50, lambda _: 1, 0.5, chain=True),
 )
 
 
@@ -71,34 +103,114 @@ def world(jobs: tuple[Job, ...], slots: int, open_share: float) -> Snapshot:
     return Snapshot(NOW, "x", pools, SlurmView(jobs, nodes, ()), {"sky": CloudView(tuple(offers), ())}, tuple(claims))
 
 
+def _jobs(snapshot: Snapshot, change: Callable[[list[Job]], object]) -> Snapshot:
+    assert isinstance(snapshot.slurm, SlurmView)
+    jobs = list(snapshot.slurm.jobs)
+    change(jobs)
+    return replace(snapshot, now=snapshot.now + 1, slurm=replace(snapshot.slurm, jobs=tuple(jobs)))
+
+
+def _last(snapshot: Snapshot) -> Snapshot:
+    at = snapshot.now
+    return _jobs(snapshot, lambda jobs: jobs.append(replace(jobs[7], id=f"{at}x", priority=-(10**6), submitted=at)))
+
+
+def _first(snapshot: Snapshot) -> Snapshot:
+    at = snapshot.now
+    return _jobs(snapshot, lambda jobs: jobs.append(replace(jobs[7], id=f"{at}y", priority=10**6, submitted=at)))
+
+
+def _reason(snapshot: Snapshot) -> Snapshot:
+    def change(jobs: list[Job]) -> None:
+        row = jobs[-100]
+        jobs[-100] = replace(row, reason="Priority" if row.reason == "Resources" else "Resources")
+
+    return _jobs(snapshot, change)
+
+
+def _ended(snapshot: Snapshot) -> Snapshot:
+    """A node of the pools becomes idle, or, where none is busy, is busy."""
+    assert isinstance(snapshot.slurm, SlurmView)
+    nodes = dict(snapshot.slurm.nodes)
+    ours = [nodes[claim.slot] for claim in snapshot.claims]
+    busy = next((node for node in reversed(ours) if node.busy), None)
+    if busy is not None:
+        nodes[busy.name] = replace(busy, state="IDLE", cpus_allocated=0)
+    return replace(snapshot, now=snapshot.now + 1, slurm=replace(snapshot.slurm, nodes=nodes))
+
+
+CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
+    "time": lambda snapshot: replace(snapshot, now=snapshot.now + 1),
+    "last": _last,
+    "reason": _reason,
+    "gone": lambda snapshot: _jobs(snapshot, lambda jobs: jobs.pop(len(jobs) * 9 // 10)),
+    "front": _first,
+    "1st gone": lambda snapshot: _jobs(snapshot, lambda jobs: jobs.pop(0)),
+    "node": _ended,
+}
+HEADS = f"{'queue':38} {'cold':>9} " + " ".join(f"{name:>9}" for name in CHANGES) + f" {'MB':>5} {'wants':>6}\n"
+
+
+def shipped() -> tuple[Policy, ...]:
+    """The policies that come with burstd and are in force by default."""
+    return tuple(plugin.make(plugin.settings()) for plugin in (backlog.plugin, idle.plugin, limits.plugin))
+
+
+def measure(case: Case, slots: int, jobs: int) -> str:
+    """A line of the table; for a process of its own."""
+    snapshot = world(queue(case.kinds, jobs, case.nodes), slots, case.open_share)
+    policies = shipped() if case.chain else ()
+    gc.collect()
+    gc.freeze()  # as the daemon does after its start
+
+    def timed(decider: Decider, now: Snapshot) -> tuple[float, Plan]:
+        begun = time.process_time()
+        plan = decider.decide(now, policies, Tuning())
+        return 1000 * (time.process_time() - begun), plan
+
+    cold = [timed(Decider(), snapshot)[0] for _ in range(ROUNDS)]
+    decider = Decider()
+    _, plan = timed(decider, snapshot)
+    columns = []
+    for change in CHANGES.values():
+        some = []
+        for _ in range(ROUNDS):
+            snapshot = change(snapshot)
+            some.append(timed(decider, snapshot)[0])
+        columns.append(_span(some))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000
+    return (
+        f"{case.name:38} {_span(cold):>9} {' '.join(f'{c:>9}' for c in columns)} {most:5} {len(plan.target.wants):6}\n"
+    )
+
+
+def _span(some: list[float]) -> str:
+    return f"{min(some):.0f}-{max(some):.0f}"
+
+
 def main() -> None:
     """Runs the table."""
-    slots = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    jobs = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
-    out = sys.stdout.write
-    out(f"{slots} slots, {jobs} pending jobs\n")
-    out(f"{'queue':44} {'placed ms':>10} {'decide ms':>10} {'worst':>8} {'wants':>6}\n")
-    cases: list[tuple[str, int, Callable[[int], int], float]] = [
-        ("50 kinds, all slots free", 50, lambda _: 1, 0.0),
-        ("50 kinds, half of the slots open", 50, lambda _: 1, 0.5),
-        ("50 kinds, every slot open", 50, lambda _: 1, 1.0),
-        ("1,000 kinds, half of the slots open", 1000, lambda _: 1, 0.5),
-        ("50 kinds, one in ten on 4 nodes", 50, lambda n: 4 if n % 10 == 0 else 1, 0.5),
-        ("50 kinds, all on 2 nodes", 50, lambda _: 2, 0.5),
-    ]
-    for name, kinds, nodes, share in cases:
-        snapshot = world(queue(kinds, jobs, nodes), slots, share)
-        placed, whole = [], []
-        wanted = 0
-        for _ in range(5):
-            start = time.perf_counter()
-            wanted = len(make_target(snapshot, ()).wants)
-            placed.append(1000 * (time.perf_counter() - start))
-            start = time.perf_counter()
-            decide(snapshot, (), Tuning())
-            whole.append(1000 * (time.perf_counter() - start))
-        middle, both = statistics.median(placed), statistics.median(whole)
-        out(f"{name:44} {middle:10.0f} {both:10.0f} {max(whole):8.0f} {wanted:6}\n")
+    parser = argparse.ArgumentParser(prog="python tests/bench/bench_decide.py", description=__doc__)
+    parser.add_argument("slots", type=int, nargs="?", default=1000)
+    parser.add_argument("jobs", type=int, nargs="?", default=10_000)
+    parser.add_argument("--case", type=int, help="this queue alone, in this process")
+    parser.add_argument("--peer", action="store_true", help="aws-parallelcluster-node on as many nodes as well (root)")
+    arguments = parser.parse_args()
+    slots, jobs = arguments.slots, arguments.jobs
+    if arguments.case is not None:
+        sys.stdout.write(measure(CASES[arguments.case], slots, jobs))
+        return
+    sys.stdout.write(
+        f"{slots} slots, {jobs} pending jobs; milliseconds of processor time, least and most of {ROUNDS}\n"
+    )
+    sys.stdout.write(HEADS)
+    sys.stdout.flush()
+    for number in range(len(CASES)):
+        subprocess.run([sys.executable, __file__, str(slots), str(jobs), "--case", str(number)], check=True)
+    if arguments.peer:
+        from tests.bench.decide_peer import run
+
+        sys.stdout.write(run(slots))
 
 
 if __name__ == "__main__":
