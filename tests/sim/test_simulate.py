@@ -1,0 +1,125 @@
+"""burstctl simulate: what it prints and writes, and what it says of faults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from burstd.cli.main import app
+from burstd.cli.session import Code
+
+SHORT, LONG = 600.0, 7200.0
+CONFIG = """
+cluster = "site"
+[pools.gpu]
+nodes = "burst[1-3]"
+partitions = ["burst", "gpu"]
+cpus = 16
+memory = "120G"
+gres = "gpu:v100:4"
+offers = [{ provider = "sandbox", instance_types = ["gpu*"] }]
+[providers.sandbox]
+kind = "sandbox"
+[policies]
+chain = ["idle", "limits"]
+[policies.limits]
+nodes = 2
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Forty jobs, one every five minutes, each longer than that: a node with two GPUs takes a part of them."""
+    rows = [
+        f"2026-11-01 {n // 12:02}:{n % 12 * 5:02}:00,{LONG if n % 3 else SHORT},{1 + n % 2},0,p{n % 2}"
+        for n in range(40)
+    ]
+    path = tmp_path / "jobs.csv"
+    path.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows]) + "\n")
+    return path
+
+
+def simulate(trace: Path, *more: str) -> Result:
+    return CliRunner().invoke(app, ["simulate", "--trace", str(trace), "--nodes", "1", "--gpus-per-node", "2", *more])
+
+
+def test_all_chains_as_a_table(trace: Path) -> None:
+    done = simulate(trace)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0].startswith("jobs.csv, 2026-11-01 to ")
+    chains = [line.split()[0] for line in lines[lines.index("") + 2 : lines.index("") + 7]]
+    assert chains[1:] == ["never", "immediate", "aged:600", "aged:3600"]
+    assert "1 nodes with 2 GPUs each" in done.output
+    assert "machines boot for 180 s" in done.output
+
+
+def test_json_and_page_tell_the_same(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    given = ["--policy", "immediate", "--policy", "idle(keep_alive_s=0)", "--json", "--html", str(page), "--seed", "3"]
+    first, second = simulate(trace, *given), simulate(trace, *given)
+    assert first.exit_code == 0, first.output
+    assert first.output == second.output
+    found = json.loads(first.output)
+    assert [chain["chain"] for chain in found["chains"]] == ["immediate", "idle(keep_alive_s=0)"]
+    assert found["chains"][0]["waste"] > found["chains"][1]["waste"]
+    assert "idle(keep_alive_s=0)" in page.read_text()
+
+
+def test_pools_and_policies_of_the_site(trace: Path, tmp_path: Path) -> None:
+    config = tmp_path / "burstd.toml"
+    config.write_text(CONFIG)
+    more = ["--config", str(config), "--price", "1", "--json"]
+    found = json.loads(simulate(trace, *more).output)
+    assert [chain["chain"] for chain in found["chains"]][:2] == ["idle,limits", "never"]
+    assert found["cloud"] == "gpu 4 EUR/h"
+    ours, immediate = found["chains"][0], found["chains"][2]
+    assert max(ours["course"]["cloud_nodes"]) == 2
+    assert max(immediate["course"]["cloud_nodes"]) == 3
+    fewer = json.loads(simulate(trace, *more, "--set", "limits.nodes=1").output)
+    assert max(fewer["chains"][0]["course"]["cloud_nodes"]) == 1
+
+
+def test_offers_of_a_file(trace: Path, tmp_path: Path) -> None:
+    offers = tmp_path / "offers.toml"
+    offers.write_text(
+        'currency = "USD"\n[[offers]]\ngpus = 2\nprice = "3"\nboot_s = 60\nstockout = 1.0\n'
+        '[[offers]]\ngpus = 2\nprovider = "other"\nprice = "5"\nboot_s = 90\n'
+    )
+    found = json.loads(simulate(trace, "--offers", str(offers), "--policy", "immediate", "--json").output)
+    (chain,) = found["chains"]
+    assert (chain["currency"], chain["stockouts"] > 0, chain["launches"] > 0) == ("USD", True, True)
+    offers.write_text('[[offers]]\ngpus = 0\nprice = "3"\nzon = "a"\n')
+    fault = simulate(trace, "--offers", str(offers))
+    assert fault.exit_code == Code.NO
+    assert "line 2: offers[0].gpus" in fault.output
+    assert "line 4: offers[0].zon: there is no such key; did you mean 'zone'?" in fault.output
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (["--policy", "idel"], Code.NO, "there is no policy 'idel'; did you mean 'idle'?"),
+        (["--policy", "idle,"], Code.OK, ""),
+        (["--policy", "idle", "--set", "idle.keep_alive_s=soon"], Code.NO, "policies.idle.keep_alive_s"),
+        (["--window", "2027-01-01"], Code.NO, "no job of the trace was submitted in the window of 2027-01-01"),
+        (["--window", "soon"], Code.USAGE, "--window 'soon' is no date"),
+        (["--load", "1"], Code.USAGE, "--load and --nodes are both the size of the site"),
+        (["--price", "cheap"], Code.USAGE, "--price 'cheap' is no price"),
+        (["--config", "nowhere.toml"], Code.NO, "nowhere.toml has 1 fault"),
+        (["--html", "nowhere/page.html", "--policy", "never"], Code.NO, "nowhere/page.html cannot be written"),
+    ],
+)
+def test_faults(trace: Path, more: list[str], code: Code, says: str) -> None:
+    done = simulate(trace, *more)
+    assert done.exit_code == code, done.output
+    assert says in done.output
+
+
+def test_no_trace(tmp_path: Path) -> None:
+    done = simulate(tmp_path / "none.csv")
+    assert done.exit_code == Code.NO
+    assert "none.csv cannot be read: No such file or directory" in done.output
