@@ -26,10 +26,10 @@ and may be so again and again: the wait to come is taken to be at least ``doubt`
 predicted and whatever it costs, a job that has waited for ``patience_s`` bursts.
 
     [policies.wait_aware]
-    value = 2
-    patience_s = 43200
+    value = 40
+    patience_s = 86400
     [policies.wait_aware.projects.urgent]
-    value = 20
+    value = 400
     [policies.wait_aware.partitions.batch]
     price = "0.80"
 """
@@ -69,13 +69,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    value: float = Field(default=2.0, ge=0)
-    """GPU-hours (or hours of a machine without GPUs) that one hour of waiting of one job is worth."""
+    value: float = Field(default=160.0, ge=0)
+    """GPU-hours (or hours of a machine without GPUs) that one hour of waiting of one job is worth.
+
+    The default keeps the mean wait near that of bursting whatever cannot start now; a tenth of it saves still more.
+    """
     price: Decimal | None = Field(default=None, ge=0)
     """What it is worth in money, in the currency of the offers; then ``value`` does not count."""
-    patience_s: float = Field(default=43200.0, ge=0)
+    patience_s: float = Field(default=172800.0, ge=0)
     """Seconds after which a job waits no longer, whatever it costs."""
-    doubt: float = Field(default=0.5, ge=0)
+    doubt: float = Field(default=1.0, ge=0)
     """The wait to come is taken to be at least such a share of the wait so far: the prediction may be wrong."""
     idle_s: float = Field(default=300.0, ge=0)
     """Seconds for which a machine stands idle in all for each job, beside its boot; see keep_alive_s of ``idle``."""
