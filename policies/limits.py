@@ -78,10 +78,13 @@ class Limits:
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Takes away what is too much, from the last want on; takes away offers of providers that are full."""
+        if self.settings == Settings():
+            return target
         usage = self._usage(snapshot)
         wants: list[Want] = []
         remarks: list[Remark] = []
-        user_of = {j.id: j.user for j in snapshot.slurm.jobs} if isinstance(snapshot.slurm, SlurmView) else {}
+        jobs = snapshot.slurm.jobs if self.settings.users and isinstance(snapshot.slurm, SlurmView) else ()
+        user_of = {job.id: job.user for job in jobs}
         for whole in units(target.wants):
             unit, left_out = self._without_users(whole, usage, user_of)
             remarks += left_out
@@ -103,7 +106,7 @@ class Limits:
     ) -> tuple[tuple[Want, ...], list[Remark]]:
         """The unit without the jobs of users who have reached their limit, where others share its one node."""
         want = unit[0]
-        if len(unit) > 1 or want.gang or len(want.users) < 2:
+        if len(unit) > 1 or want.gang or len(want.users) < 2 or not self.settings.users:
             return unit, []
         reasons = {u: self._excess((("user", u),), want.nodes, usage, unit, usage) for u in want.users}
         jobs = tuple(job for job in want.jobs if not reasons.get(user_of.get(job, ""), ""))
