@@ -78,13 +78,22 @@ def why(claim: Claim) -> str:
 
 
 def open_to_all(claim: Claim, view: View) -> bool:
-    """Whether its node opens because a job that it waits for cannot be bound to it."""
-    return any(not _bindable(job, view) for job in affordable(claim, view.job, view.now))
+    """Whether its node opens because Slurm cannot bind a job that it waits for."""
+    return any(_refused(job, view) for job in affordable(claim, view.job, view.now))
+
+
+def _refused(job: Job, view: View) -> bool:
+    if job.het_job_id:
+        return True
+    array = job.array_job_id or (job.id if job.array_tasks else "")
+    refused = view.snapshot.progress.unbindable
+    return job.id in refused or (bool(array) and any(word.partition("_")[0] == array for word in refused))
 
 
 def _bindable(job: Job, view: View) -> bool:
-    others = bool(job.reservation) and job.id not in view.snapshot.bound
-    return not (job.het_job_id or others or job.id in view.snapshot.progress.unbindable)
+    """A job in a reservation of somebody's stays there."""
+    ours = {r.name for r in view.slurm.reservations if r.job_id} if view.slurm and job.reservation else set()
+    return not _refused(job, view) and (not job.reservation or job.reservation in ours)
 
 
 @dataclass(slots=True)

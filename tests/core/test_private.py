@@ -39,7 +39,8 @@ def seen(*jobs: Job, claims: tuple[Claim, ...], busy: tuple[str, ...] = (), **fi
     nodes = {
         n: replace(node, state="MIXED", cpus_allocated=1) if n in busy else node for n, node in base.slurm.nodes.items()
     }
-    gate = (Reservation("burstd", EVERY),)
+    own = (Reservation(f"burstd-{job_id}", nodes, job_id=job_id) for job_id, nodes in base.bound.items())
+    gate = (Reservation("burstd", EVERY), *own)
     return replace(base, slurm=replace(base.slurm, nodes=nodes, reservations=gate))
 
 
@@ -89,6 +90,12 @@ ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
         ("a job that Slurm does not bind",
          seen(waiting(), claims=(paid(),), progress=Progress(unbindable=frozenset({"1"}))),
          ["open c-cpu1", "outside cpu1"]),
+        ("nor of an array",
+         seen(waiting(**ARRAY), claims=(paid(),), progress=Progress(unbindable=frozenset({"1_3"}))),
+         ["open c-cpu1", "outside cpu1"]),
+        ("the last task of an array is bound elsewhere",
+         seen(waiting(array_job_id="1", array_tasks="5", reservation="burstd-1_5"), claims=(paid(state=S.OPEN),),
+              busy=("cpu1",), bound={"1_5": frozenset({"cpu2"})}), []),
         ("a het job", seen(waiting("1+0", het_job_id="1"), claims=(paid(jobs=("1+0",)),)),
          ["open c-cpu1", "outside cpu1"]),
         ("and shut again once it has started",
