@@ -1,4 +1,4 @@
-"""How long a decision takes with a thousand slots and ten thousand jobs: ``python tests/bench/bench_decide.py``.
+"""How long a decision takes: ``python -m tests.bench.bench_decide [SLOTS] [JOBS]``.
 
 No clouds, no Slurm: values in, values out. Each queue has a process of its own. Prints milliseconds of processor time,
 least and most of some decisions: from cold (nothing is known), and after one change each, with the memory of the
@@ -195,7 +195,7 @@ def _span(some: list[float]) -> str:
 
 def main() -> None:
     """Runs the table."""
-    parser = argparse.ArgumentParser(prog="python tests/bench/bench_decide.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_decide", description=__doc__)
     parser.add_argument("slots", type=int, nargs="?", default=1000)
     parser.add_argument("jobs", type=int, nargs="?", default=10_000)
     parser.add_argument("--case", type=int, help="this queue alone, in this process")
