@@ -63,7 +63,9 @@ class Queue(Generic[T]):
             fresh = in_order(jobs)
             self.notes = list(map(kept.get, map(id, fresh)))
             self.pending = fresh
-        self.jobs = jobs
+        if found is None or len(found):
+            # Else they may be equal and yet others: those in ``pending`` must be these very ones.
+            self.jobs = jobs
         return same and found is not None and not len(found)
 
     def _mended(self, found: Changes[Job]) -> bool:
