@@ -22,7 +22,8 @@ Where several are open, all of them hold; where none is, this policy does nothin
     end = "2026-12-02"
     burst = false
 
-What an administrator asks for with ``burstctl scale`` is started all the same.
+In the chain it stands behind ``idle``, so that its windows bound minimum and spare nodes as well. What an administrator
+asks for with ``burstctl scale`` is started all the same.
 """
 
 from __future__ import annotations
@@ -31,26 +32,21 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from math import inf
 from typing import Annotated, Self
-from zoneinfo import ZoneInfo
 
-from apscheduler.triggers.cron import CronTrigger
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from burstd.model.claim import USABLE, Cause
+from burstd.model.claim import Cause
 from burstd.model.job import Job
 from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Remark, Target, Want, dropped, units, without_jobs, without_offers
+from burstd.model.policy import PolicyPlugin, Remark, Target, Want, all_dropped, units, without_jobs, without_offers
 from burstd.model.snapshot import SlurmView, Snapshot
+from policies.cron import DAY_S, check, times, zone
 
-DAY_S = 86400.0
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": DAY_S}
 _LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h|d)")
-_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def _seconds(given: object) -> object:
@@ -94,8 +90,8 @@ class Window(BaseModel):
     @field_validator("cron")
     @classmethod
     def _is_cron(cls, text: str) -> str:
-        if text and _next(_trigger(text, UTC), 0.0) == inf:
-            raise ValueError("never comes round: there is no such day")
+        if text:
+            check(text)
         return text
 
     @model_validator(mode="after")
@@ -106,6 +102,10 @@ class Window(BaseModel):
             raise ValueError("'length' must say how long the window is open, such as \"12h\"")
         if not self.cron and (self.begin is None or self.end is None or self.length):
             raise ValueError("a window without 'cron' has both 'begin' and 'end', and no 'length'")
+        if self.min_nodes and not self.burst:
+            raise ValueError("'min_nodes' starts machines, and 'burst = false' forbids it: leave one of them out")
+        if self.max_nodes is not None and self.max_nodes < self.min_nodes:
+            raise ValueError(f"'max_nodes' ({self.max_nodes}) is less than 'min_nodes' ({self.min_nodes})")
         return self
 
 
@@ -121,7 +121,7 @@ class Settings(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        _zone(name)
+        zone(name)
         return name
 
     @model_validator(mode="after")
@@ -153,10 +153,13 @@ class Schedule:
     name: str = "schedule"
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
-        """Applies the windows that are open."""
+        """Applies the windows that are open: first what is to be there, then what bounds it."""
         if not isinstance(snapshot.slurm, SlurmView):
             return target
-        for one in self._open(snapshot.now):
+        windows = self._open(snapshot.now)
+        for one in windows:
+            target = self._at_least(snapshot, target, one)
+        for one in windows:
             window = one.window
             if not window.burst:
                 target = self._shut(target, one)
@@ -164,7 +167,6 @@ class Schedule:
                 target = self._only_for(snapshot, target, one)
             if window.providers:
                 target = self._only_from(target, one)
-            target = self._at_least(snapshot, snapshot.slurm, target, one)
             if window.max_nodes is not None:
                 target = self._at_most(snapshot, target, one, window.max_nodes)
         return target
@@ -174,20 +176,20 @@ class Schedule:
         for name, window in self.settings.windows.items():
             end = _closes(window, self.settings.timezone, now)
             if end is not None:
-                shown = datetime.fromtimestamp(end, _zone(self.settings.timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
+                shown = datetime.fromtimestamp(end, zone(self.settings.timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
                 found.append(_Open(name, window, shown))
         return found
 
     def _shut(self, target: Target, one: _Open) -> Target:
         why = f"window {one.name} of the schedule lets nothing be started until {one.until}"
         wants: list[Want] = []
-        remarks: list[Remark] = []
+        out: list[tuple[Want, str]] = []
         for unit in units(target.wants):
             if any(one.covers(want.pool) for want in unit):
-                remarks += [remark for want in unit for remark in dropped(want, self.name, why)]
+                out += [(want, why) for want in unit]
             else:
                 wants += unit
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *all_dropped(out, self.name)))
 
     def _only_for(self, snapshot: Snapshot, target: Target, one: _Open) -> Target:
         def refusal(want: Want, job: Job) -> str:
@@ -215,7 +217,7 @@ class Schedule:
     def _at_most(self, snapshot: Snapshot, target: Target, one: _Open, most: int) -> Target:
         there = sum(1 for claim in snapshot.claims if one.covers(claim.pool))
         wants: list[Want] = []
-        remarks: list[Remark] = []
+        out: list[tuple[Want, str]] = []
         for unit in units(target.wants):
             more = sum(want.nodes for want in unit if one.covers(want.pool))
             if more and there + more > most:
@@ -223,27 +225,20 @@ class Schedule:
                     f"window {one.name} of the schedule allows {most} node(s) until {one.until},"
                     f" and {there} are there or coming"
                 )
-                remarks += [remark for want in unit for remark in dropped(want, self.name, why)]
+                out += [(want, why) for want in unit]
                 continue
             there += more
             wants += unit
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *all_dropped(out, self.name)))
 
-    def _at_least(self, snapshot: Snapshot, slurm: SlurmView, target: Target, one: _Open) -> Target:
+    def _at_least(self, snapshot: Snapshot, target: Target, one: _Open) -> Target:
         least = one.window.min_nodes
-        for pool in snapshot.pools if least and one.window.burst else ():
+        for pool in snapshot.pools if least else ():
             if not one.covers(pool):
                 continue
-            good = {
-                claim.id
-                for claim in snapshot.claims
-                if claim.pool == pool
-                and claim.state in USABLE
-                and claim.slot not in snapshot.held_slots
-                and not ((node := slurm.nodes.get(claim.slot)) is not None and node.drained)
-            }
+            good = {claim.id for claim in snapshot.claims if claim.pool == pool and snapshot.serves(claim)}
             going = [release for release in target.releases if release.claim_id in good]
-            coming = sum(want.nodes for want in target.wants if want.pool == pool)
+            coming = sum(want.nodes for want in target.wants if want.pool == pool and not want.alone)
             missing = least - (len(good) - len(going) + coming)
             if missing <= 0:
                 continue
@@ -275,73 +270,16 @@ def _closes(window: Window, timezone: str, now: float) -> float | None:
         begin, end = _at(window.begin, timezone), _at(window.end, timezone)
         return end if begin <= now < end else None
     for day in range(int(now // DAY_S), int((now - window.length) // DAY_S) - 1, -1):
-        times = _times(window.cron, timezone, day)
-        if before := bisect_right(times, now):
-            closes = times[before - 1] + window.length
+        opened = times(window.cron, timezone, day)
+        if before := bisect_right(opened, now):
+            closes = opened[before - 1] + window.length
             return closes if now < closes else None
     return None
 
 
-@lru_cache(maxsize=1024)
-def _times(text: str, timezone: str, day: int) -> tuple[float, ...]:
-    """When an expression comes round in one day, counted from 1970 in UTC. Simulated years ask for each one often."""
-    trigger = _trigger(text, _zone(timezone))
-    moment, end = day * DAY_S, (day + 1) * DAY_S
-    found: list[float] = []
-    while (moment := _next(trigger, moment)) < end:
-        found.append(moment)
-        moment += 1
-    return tuple(found)
-
-
-def _next(trigger: CronTrigger, moment: float) -> float:
-    """The first time, in whole seconds, that is not before a moment; infinite: there is none."""
-    found = trigger.get_next_fire_time(None, datetime.fromtimestamp(moment, trigger.timezone))
-    return found.timestamp() if found is not None else inf
-
-
-@lru_cache(maxsize=256)
-def _trigger(text: str, zone: tzinfo) -> CronTrigger:
-    """Raises ValueError with what is wrong with an expression."""
-    fields = text.split()
-    if len(fields) != 5:
-        raise ValueError(f"must have five fields: minute, hour, day, month, weekday; it has {len(fields)}")
-    day, weekday = fields[2], fields[4]
-    if day != "*" and weekday != "*":
-        # In crontab either lets it come round, in APScheduler both must: nobody should have to guess.
-        raise ValueError("must not name both a day of the month and a weekday; make two windows")
-    # crontab counts weekdays from Sunday, APScheduler from Monday.
-    fields[4] = re.sub(r"(?<![\w/#])[0-7](?!\w)", lambda found: _DAYS[int(found[0])], weekday)
-    if re.search(r"(^|,)sun-|\w{3}-sun-", fields[4]):
-        fields[4] = _from_sunday(fields[4])
-    try:
-        return CronTrigger.from_crontab(" ".join(fields), timezone=zone)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"is no cron expression: {error}") from error
-
-
-def _from_sunday(weekday: str) -> str:
-    """A week that begins with Sunday, which APScheduler ends with it: ``sun-tue`` is ``sun,mon-tue``."""
-    return ",".join(
-        f"sun,mon-{part[4:]}" if part.startswith("sun-") and part != "sun-sun" else part for part in weekday.split(",")
-    )
-
-
-@lru_cache(maxsize=16)
-def _zone(name: str) -> tzinfo:
-    if name == "UTC":
-        return UTC
-    try:
-        return ZoneInfo(name)
-    except (KeyError, OSError, ValueError) as error:
-        raise ValueError(
-            "must be a time zone that this machine knows, such as Europe/Berlin (Debian: package tzdata)"
-        ) from error
-
-
 def _at(given: datetime, timezone: str) -> float:
     """A moment in seconds since 1970; without a zone of its own it is meant in the schedule's."""
-    return (given if given.tzinfo else given.replace(tzinfo=_zone(timezone))).timestamp()
+    return (given if given.tzinfo else given.replace(tzinfo=zone(timezone))).timestamp()
 
 
 def _any(patterns: Iterable[str], name: str) -> bool:

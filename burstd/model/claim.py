@@ -113,6 +113,11 @@ class Claim:
         """No other jobs than its own may start on it; where a budget pays for it, only while what is reserved lasts."""
         return bool(self.reserved or self.alone) and bool(self.jobs)
 
+    @property
+    def taken_back(self) -> bool:
+        """Its cloud ended a spot machine, however that showed: no failure of its own."""
+        return self.error == "interrupted" or (self.offer.spot and self.error in ("lost", "ended"))
+
     def covers(self, seconds: float, now: float) -> bool:
         """Whether what is reserved for it is enough for so many seconds more; without a budget anything is."""
         if not self.reserved:

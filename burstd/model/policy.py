@@ -85,6 +85,24 @@ def dropped(want: Want, by: str, reason: str) -> tuple[Remark, ...]:
     )
 
 
+def all_dropped(wants: Iterable[tuple[Want, str]], by: str) -> tuple[Remark, ...]:
+    """The remarks that go with taking many wants away, each for its reason: what is alike is said once."""
+    gone = tuple(wants)
+    jobs: dict[str, str] = {}
+    for want, reason in gone:
+        for job in want.jobs:
+            jobs.setdefault(job, reason)
+    return (*_of_pools(gone, by), *(Remark(by, f"job:{job}", "wait", reason) for job, reason in jobs.items()))
+
+
+def _of_pools(gone: Iterable[tuple[Want, str]], by: str) -> tuple[Remark, ...]:
+    nodes: dict[tuple[str, str, str], int] = {}
+    for want, reason in gone:
+        key = (want.pool, want.reason, reason)
+        nodes[key] = nodes.get(key, 0) + want.nodes
+    return tuple(Remark(by, f"pool:{p}", "drop", f"{n} node(s) ({of}): {why}") for (p, of, why), n in nodes.items())
+
+
 def narrowed(want: Want, by: str, refusal: Callable[[Offer], str]) -> Want:
     """The want with those of its offers for which ``refusal`` has no reason; it may be left without any.
 
@@ -118,7 +136,7 @@ def without_offers(
     equal, and which have the same offers, only the first is asked about: with thousands of wants that saves seconds.
     """
     wants: list[Want] = []
-    remarks: list[Remark] = []
+    out: list[tuple[Want, str]] = []
     told: dict[tuple[str, str], list[str]] = {}
     known: dict[tuple[int, Hashable], Want] = {}
 
@@ -138,16 +156,16 @@ def without_offers(
         stuck = next((i for i, new in enumerate(left) if why[i] and not new.offers), None)
         if stuck is not None:
             reason = f"no offer of pool {unit[stuck].pool} is left: {why[stuck]}"
-            remarks += [remark for want in unit for remark in dropped(want, by, reason)]
+            out += [(want, reason) for want in unit]
             continue
         for want, reason in zip(left, why, strict=True):
             if reason:
                 told.setdefault((want.pool, reason), []).append(want.reason)
         wants += left
-    remarks += [
+    remarks = all_dropped(out, by) + tuple(
         Remark(by, f"pool:{pool}", "drop", f"offers left out for {_some(whose)}: {reason}")
         for (pool, reason), whose in told.items()
-    ]
+    )
     return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
 
 
@@ -161,7 +179,8 @@ def without_jobs(target: Target, by: str, snapshot: Snapshot, refusal: Callable[
         return target
     rows = {job.id: job for job in snapshot.slurm.jobs if job.id in asked}
     wants: list[Want] = []
-    remarks: list[Remark] = []
+    gone: list[tuple[Want, str]] = []
+    told: dict[str, str] = {}
     for unit in units(target.wants):
         out = {
             job: reason
@@ -174,12 +193,13 @@ def without_jobs(target: Target, by: str, snapshot: Snapshot, refusal: Callable[
             wants += unit
         elif len(unit) > 1 or first.gang or len(out) == len(first.jobs):
             reason = next(iter(out.values()))
-            remarks += [Remark(by, f"pool:{w.pool}", "drop", f"{w.nodes} node(s) ({w.reason}): {reason}") for w in unit]
+            gone += [(want, reason) for want in unit]
             jobs = dict.fromkeys(job for want in unit for job in want.jobs)
-            remarks += [Remark(by, f"job:{job}", "wait", out.get(job, reason)) for job in jobs]
+            told |= {job: out.get(job, reason) for job in jobs if job not in told}
         else:
             wants.append(_for_others(first, out, rows))
-            remarks += [Remark(by, f"job:{job}", "wait", reason) for job, reason in out.items()]
+            told |= {job: reason for job, reason in out.items() if job not in told}
+    remarks = (*_of_pools(gone, by), *(Remark(by, f"job:{job}", "wait", reason) for job, reason in told.items()))
     return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
 
 

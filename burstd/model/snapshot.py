@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from burstd.model.claim import Claim
+from burstd.model.claim import USABLE, Claim
 from burstd.model.data import DataView
 from burstd.model.history import History
 from burstd.model.instance import Instance, Leftover
@@ -188,6 +188,21 @@ class Snapshot:
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""
         return next((p for p in self.pools.values() if slot in p.slots), None)
+
+    def shut(self, claim: Claim) -> bool:
+        """Whether its node is drained, or held through burstctl: nobody can use it."""
+        node = None if isinstance(self.slurm, Unavailable) else self.slurm.nodes.get(claim.slot)
+        return claim.slot in self.held_slots or (node is not None and node.drained)
+
+    def serves(self, claim: Claim) -> bool:
+        """Whether its node is, or will be, one that any job may use: not shut, nor for its own jobs alone."""
+        return claim.state in USABLE and not claim.private and not self.shut(claim)
+
+    def idle_since(self, claim: Claim) -> float:
+        """When the last job on its node ended; where it had none, when it was opened or became ready."""
+        began = claim.opened if claim.opened is not None else claim.since
+        node = None if isinstance(self.slurm, Unavailable) else self.slurm.nodes.get(claim.slot)
+        return max(began, node.last_busy) if node is not None else began
 
     def free_slots(self, pool: Pool) -> tuple[str, ...]:
         """Slots on which a new claim may be made, in the pool's order; none where Slurm could not be read.

@@ -70,6 +70,42 @@ def test_windows_open_and_close(case: str, window: dict[str, Any], now: str, clo
 
 
 @pytest.mark.parametrize(
+    ("weekdays", "days"),
+    [
+        ("*", "sun mon tue wed thu fri sat"),
+        ("1-5/2", "mon wed fri"),
+        ("*/2", "sun tue thu sat"),
+        ("0-2/2", "sun tue"),
+        ("MON-fri/2", "mon wed fri"),
+        ("6-7", "sun sat"),
+        ("fri-mon", "sun mon fri sat"),
+        ("5-0,2", "sun tue fri sat"),
+    ],
+)
+def test_weekdays_are_those_of_crontab(weekdays: str, days: str) -> None:
+    names = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+    policy = schedule(all={"cron": f"0 8 * * {weekdays}", "length": "1h", "burst": False})
+    found = [at(moment(f"2026-11-{22 + n}T08:30"), policy).wants == () for n in range(7)]
+    assert [name for name, closed in zip(names, found, strict=True) if closed] == days.split()
+
+
+@pytest.mark.parametrize(
+    "bound", [{"burst": False}, {"max_nodes": 0}, {"providers": ["!sky"]}], ids=["shut", "none", "elsewhere"]
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_no_window_starts_nodes_against_another(bound: dict[str, Any], order: int) -> None:
+    windows = {"bound": {**ALWAYS, **bound}, "warm": {**ALWAYS, "min_nodes": 2}}
+    found = at(NOW, schedule("UTC", **dict(list(windows.items())[::order])), jobs=0)
+    assert found.wants == ()
+
+
+def test_a_node_of_a_jobs_own_is_none_of_the_warm_ones() -> None:
+    own = claim("cpu1", S.OPEN, jobs=("7",), alone=True)
+    found = at(NOW, schedule(warm={**ALWAYS, "min_nodes": 1}), jobs=0, claims=(own,))
+    assert [w.cause for w in found.wants] == [Cause.FLOOR]
+
+
+@pytest.mark.parametrize(
     ("now", "until"),
     [
         ("2026-11-23T08:30", "Mon 2026-11-23 18:00 CET"),
@@ -160,7 +196,13 @@ def test_nothing_is_done_while_slurm_is_silent() -> None:
     [
         ({"cron": "0 25 * * *", "length": "1h"}, "is no cron expression"),
         ({"cron": "0 8 * *", "length": "1h"}, "it has 4"),
-        ({"cron": "0 8 * * mon-xyz", "length": "1h"}, "Invalid weekday name"),
+        ({"cron": "0 8 * * mon-xyz", "length": "1h"}, "'xyz' is no weekday"),
+        ({"cron": "0 8 * * 8", "length": "1h"}, "'8' is no weekday"),
+        ({"cron": "0 8 * * 5-2", "length": "1h"}, "end before they begin"),
+        ({"cron": "0 8 * * 1/2", "length": "1h"}, "'1/2' is no weekday"),
+        ({"cron": "0 8 * * */0", "length": "1h"}, "is no weekday"),
+        ({**OFFICE, "burst": False, "min_nodes": 1}, "leave one of them out"),
+        ({**OFFICE, "max_nodes": 1, "min_nodes": 2}, "less than 'min_nodes'"),
         ({"cron": "0 8 1 * mon", "length": "1h"}, "make two windows"),
         ({"cron": "0 8 31 2 *", "length": "1h"}, "never comes round"),
         ({"cron": "0 8 * * *"}, "'length' must say"),
