@@ -11,8 +11,9 @@ import pytest
 from burstd.core.covered import covered_since
 from burstd.model.claim import Cause
 from burstd.model.claim import ClaimState as S
+from burstd.model.data import DataView, StageState
 from burstd.model.job import JobState
-from burstd.model.policy import LeftOut, Release, Target, Want, dropped, narrowed
+from burstd.model.policy import LeftOut, Release, Remark, Target, Want, dropped, narrowed
 from burstd.model.snapshot import Pin, Snapshot
 
 from .worlds import NOW, claim, job, node, offer, pool, said, slot_node, target, wants, world
@@ -39,6 +40,10 @@ def want(**fields: Any) -> Want:
 
 def adding(*some: Any) -> Callable[[Target], Target]:
     return lambda t: replace(t, wants=(*t.wants, *some))
+
+
+def changing(**fields: Any) -> Callable[[Target], Target]:
+    return lambda t: replace(t, wants=tuple(replace(w, **fields) for w in t.wants))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,48 @@ def adding(*some: Any) -> Callable[[Target], Target]:
             "it wants nodes of pool cpu for job 77, which can not, or need not, start there",
         ),
         (adding(want(cause="mine")), "it wants nodes of pool cpu for the cause 'mine', which is no Cause"),
+        (adding(want(nodes=2.0)), "it wants 2.0 nodes of pool cpu"),
+        (adding(want(users=None)), "it wants nodes of pool cpu with None for users, which is no tuple of texts"),
+        (adding(want(accounts=(1,))), "it wants nodes of pool cpu with (1,) for accounts, which is no tuple of texts"),
+        (adding(want(jobs="12")), "it wants nodes of pool cpu with '12' for jobs, which is no tuple of texts"),
+        (
+            adding(want(reason=None)),
+            "it wants nodes of pool cpu with (None, '', False) for reason, gang and alone: a text, one, and a bool",
+        ),
+        (
+            adding(want(gang=None, alone=1)),
+            "it wants nodes of pool cpu with ('a floor', None, 1) for reason, gang and alone: a text, one, and a bool",
+        ),
+        (
+            changing(left_out=("x",), offers=()),
+            "it wants nodes of pool cpu with ('x',) for left_out, which is no tuple of LeftOut",
+        ),
+        (changing(offers=[]), "it wants nodes of pool cpu by offers that are not to be had"),
+        (
+            changing(nodes=3, slots=()),
+            "it wants 3 nodes of pool cpu for job 2, which is to get 1 there",
+        ),
+        (
+            lambda t: replace(t, wants=tuple(replace(w, slots=()) for w in t.wants * 2)),
+            "it wants 2 nodes of pool cpu for job 2, which is to get 1 there",
+        ),
+        (
+            lambda t: t.with_remark("doing", "job:1", "wait", None),
+            "it remarks with None for reason of 'job:1', which is no text",
+        ),
+        (
+            lambda t: t.with_remark("doing", None, "wait", "x"),
+            "it remarks with None for subject of None, which is no text",
+        ),
+        (
+            lambda t: t.with_remark("doing", "job:1", 3, "x"),
+            "it remarks with 3 for verdict of 'job:1', which is no text",
+        ),
+        (lambda t: replace(t, releases=("c-cpu2",)), "it releases str, not a Release"),
+        (
+            lambda t: replace(t, releases=(Release("c-cpu2", "cpu", None),)),  # type: ignore[arg-type]
+            "it releases c-cpu2 with None for a reason, which is no text",
+        ),
         (lambda t: replace(t, wants=None), "TypeError: 'NoneType' object is not iterable"),
         (lambda t: replace(t, remarks=(*t.remarks, "done")), "it remarks str, not a Remark"),
         (
@@ -104,12 +151,75 @@ def test_what_is_added_after_a_hard_policy_does_not_get_past_it() -> None:
     assert [(r.want.jobs, r.by) for r in found.refused] == [(("1",), "hard")]
 
 
+def test_a_hard_policy_that_adds_holds_everything() -> None:
+    found = target(job(), policies=(Hard(adding(want()), "hard"),))
+    assert found.wants == ()
+    assert [f.error for f in found.failed] == [
+        "it is hard and must only take away, and wants more nodes of pool cpu than there were"
+    ]
+
+
+def test_no_hard_policy_lets_a_node_with_output_go() -> None:
+    def money_is_out(t: Target) -> Target:
+        known = {r.claim_id for r in t.releases}
+        more = tuple(Release(c, "cpu", "no money") for c in ("c-cpu1", "c-cpu2") if c not in known)
+        said = tuple(Remark("hard", f"claim:{r.claim_id}", "release", r.reason) for r in more)
+        return replace(t, releases=(*t.releases, *more), remarks=(*t.remarks, *said))
+
+    holding = DataView(StageState.COLLECTING, NOW, since=NOW - 60, nodes=("cpu1",))
+    found = target(
+        policies=(Hard(money_is_out, "hard"),),
+        claims=(claim("cpu1", S.OPEN), claim("cpu2", S.OPEN)),
+        data={"9": holding},
+    )
+    assert [r.claim_id for r in found.releases] == ["c-cpu2"]
+    assert [(r.by, r.verdict) for r in found.remarks if r.subject == "claim:c-cpu1"][-1] == ("staging", "keep")
+
+
+def test_users_and_projects_of_a_want_are_those_of_its_jobs() -> None:
+    rows = job(account="atlas", exclusive=True), job("2", user="bob", exclusive=True)
+    seen: list[Any] = []
+
+    def note(t: Target) -> Target:
+        seen.extend((w.users, w.accounts) for w in t.wants)
+        return t
+
+    target(*rows, policies=(Doing(changing(users=(), accounts=("belle",))), Doing(note)))
+    assert sorted(seen) == [(("ada",), ("atlas",)), (("bob",), ())]
+
+
+@dataclass(frozen=True)
+class Late(Doing):
+    last: int = 1
+
+
+def test_what_counts_is_asked_after_what_takes_away() -> None:
+    asked: list[str] = []
+
+    def noting(name: str) -> Callable[[Target], Target]:
+        def note(t: Target) -> Target:
+            asked.append(name)
+            return t
+
+        return note
+
+    @dataclass(frozen=True)
+    class LateAndHard(Late):
+        hard: bool = True
+
+    chain = LateAndHard(noting("c"), "c", 2), Late(noting("b"), "b"), Hard(noting("a"), "a"), Doing(noting("x"), "x")
+    target(policies=chain)
+    assert asked == ["a", "x", "b", "c", "a", "c"]
+
+
 def test_what_slurm_powers_up_by_itself_is_served_where_a_hard_policy_lets_it() -> None:
     waking = replace(slot_node(pool(), "cpu1", up=False), flags=frozenset({"CLOUD", "POWERING_UP"}))
     there = job("7", state=JobState.CONFIGURING, node_list=("cpu1",), account="atlas")
     [found] = target(there, nodes=(waking,)).wants
     assert (found.cause, found.slots, found.jobs, found.users) == (Cause.SLURM, ("cpu1",), ("7",), ("ada",))
     assert found.accounts == ("atlas",)
+    touching = Hard(lambda t: replace(t, wants=tuple(replace(w, reason="seen") for w in t.wants)), "hard")
+    assert [w.reason for w in target(there, nodes=(waking,), policies=(touching,)).wants] == ["seen"]
     refusing = Hard(lambda t: replace(t, wants=()), "hard")
     assert target(there, nodes=(waking,), policies=(refusing,)).wants == ()
     assert target(there, nodes=(waking,), paused="hold").wants == ()
