@@ -139,7 +139,7 @@ def shapes(seed: int, jobs: int, per_cpu: Sequence[int]) -> Counter[Ask]:
     [
         # As clouds mostly sell them, and as most jobs ask: CPUs are what runs out.
         (1.01, 3000, (4000, 4000, 4000), (500, 1000, 1500, 2000, 3000, 3500, 4000)),
-        (1.04, 300, (4000, 4000, 4000), (500, 1000, 1500, 2000, 3000, 3500, 4000)),
+        (1.02, 300, (4000, 4000, 4000), (500, 1000, 1500, 2000, 3000, 3500, 4000)),
         # Every proportion on both sides. The least mixes jobs on machines that suit none of them alone; first fit in
         # the order of the queue, with a pool chosen for each kind of job by itself, costs a fifth more than that.
         (1.25, 3000, (2000, 4000, 8000), (500, 1000, 1500, 2000, 3000, 4000, 6000)),
