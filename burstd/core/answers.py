@@ -147,11 +147,23 @@ def _wants_fault(after: Target, before: Target, bounds: Bounds, *, hard: bool) -
     for want in new:
         if fault := _want_fault(want, before.offers, bounds, sound):
             return fault
-    if not new and len({id(want) for want in after.wants}) == len(after.wants):
+    same = {id(want) for want in after.wants}
+    if not new and len(same) == len(after.wants):
         return ""
     if hard and (more := _grown(after.wants, before.wants)):
         return f"it is hard and must only take away, and wants more nodes of pool {more} than there were"
-    return bounds.too_much(after.wants)
+    lost = [want for want in before.wants if id(want) not in same]
+    return "" if len(same) == len(after.wants) and _in_place_of(lost, new) else bounds.too_much(after.wants)
+
+
+def _in_place_of(lost: Iterable[Want], new: Iterable[Want]) -> bool:
+    """Whether each new one has the slots of a lost one, for no other jobs. Most policies change wants like that."""
+    by_slots = {want.slots: want for want in lost if want.slots}
+    for want in new:
+        old = by_slots.pop(want.slots, None)
+        if old is None or old.pool != want.pool or not (want.jobs is old.jobs or set(want.jobs) <= set(old.jobs)):
+            return False
+    return True
 
 
 def _want_fault(
