@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from burstd.model.claim import Cause
+from burstd.model.clock import until
 from burstd.model.job import Job
-from burstd.model.policy import PolicyPlugin, Remark, Target, Want, dropped, units
+from burstd.model.policy import PolicyPlugin, Target, Want, all_dropped, units
 from burstd.model.snapshot import SlurmView, Snapshot
 
 
@@ -48,6 +50,15 @@ class Settings(BaseModel):
     """Seconds after which a job starts machines however few wait; none: never."""
     pools: dict[str, PoolSettings] = {}
 
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for whose, own in (("", PoolSettings()), *((f" of pool {name}", own) for name, own in self.pools.items())):
+            least = self.min_age_s if own.min_age_s is None else own.min_age_s
+            most = self.max_age_s if own.max_age_s is None else own.max_age_s
+            if most is not None and most < least:
+                raise ValueError(f"'max_age_s'{whose} ({most:g}) is less than 'min_age_s' ({least:g})")
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -65,14 +76,14 @@ class Backlog:
         full = self._full_pools(snapshot, target)
         depth = self._depth(target, jobs, snapshot.now)
         wants: list[Want] = []
-        remarks: list[Remark] = []
+        out: list[tuple[Want, str]] = []
         for unit in units(target.wants):
             reason = next((r for want in unit if (r := self._refusal(want, jobs, depth, full, snapshot.now))), "")
             if reason:
-                remarks += [remark for want in unit for remark in dropped(want, self.name, reason)]
+                out += [(want, reason) for want in unit]
             else:
                 wants += unit
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *all_dropped(out, self.name)))
 
     def _of(self, pool: str) -> tuple[int, float, float | None]:
         all_, own = self.settings, self.settings.pools.get(pool, PoolSettings())
@@ -109,9 +120,8 @@ class Backlog:
         if max_age is not None and age >= max_age:
             return ""
         if age < min_age:
-            return (
-                f"jobs wait {min_age:g} s before machines of pool {want.pool} are started for them ({age:.0f} s so far)"
-            )
+            first = until(now - age + min_age)
+            return f"jobs wait {min_age:g} s before machines of pool {want.pool} are started for them: {first}"
         if depth.get(want.pool, 0) < min_jobs and want.pool not in full:
             return f"pool {want.pool} starts machines for {min_jobs} waiting jobs ({depth.get(want.pool, 0)} so far)"
         return ""

@@ -3,8 +3,8 @@
 Use it always: it is what stands between a runaway queue and the bill. ``"*"`` names every pool, provider or user that
 has no entry of its own. Machines count from the moment they are claimed until the provider lists them no more. A
 multi-node job is never split; one that is larger than a limit of nodes waits for ever (and is told so), one that is
-larger than a rate goes alone, when nothing else was started for a minute. Limits hold for all that other policies and
-``burstctl scale`` ask for as well.
+larger than a rate goes alone, when nothing else was started for a minute: those behind it in the queue wait for that.
+Limits hold for all that other policies and ``burstctl scale`` ask for as well.
 
     [policies.limits]
     nodes = 100
@@ -18,13 +18,13 @@ larger than a rate goes alone, when nothing else was started for a minute. Limit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.model.claim import ClaimState
-from burstd.model.policy import PolicyPlugin, Remark, Target, Want, dropped, units
+from burstd.model.policy import PolicyPlugin, Remark, Target, Want, all_dropped, units
 from burstd.model.snapshot import SlurmView, Snapshot
 
 MINUTE_S = 60.0
@@ -60,6 +60,11 @@ class _Usage:
 
     nodes: dict[Key, int]
     started: dict[Key, int]
+    held: dict[Key, str] = field(default_factory=dict)
+    """Rates for which a job of several nodes waits: those behind it wait, too, or it would never have its minute."""
+
+    def copy(self) -> _Usage:
+        return _Usage(dict(self.nodes), dict(self.started), self.held)
 
     def add(self, keys: Iterable[Key], nodes: int) -> None:
         for key in keys:
@@ -75,6 +80,8 @@ class Limits:
     name: str = "limits"
     hard: ClassVar[bool] = True
     """Asked again when all others have been: nothing that they add gets past it."""
+    last: ClassVar[int] = 1
+    """Asked behind those that may take machines away: what they refuse is not to count."""
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Takes away what is too much, from the last want on; takes away offers of providers that are full."""
@@ -82,6 +89,7 @@ class Limits:
             return target
         usage = self._usage(snapshot)
         wants: list[Want] = []
+        out: list[tuple[Want, str]] = []
         remarks: list[Remark] = []
         jobs = snapshot.slurm.jobs if self.settings.users and isinstance(snapshot.slurm, SlurmView) else ()
         user_of = {job.id: job.user for job in jobs}
@@ -90,7 +98,8 @@ class Limits:
             remarks += left_out
             narrowed, reason = self._narrow(unit, usage)
             if reason:
-                remarks += [remark for want in unit for remark in dropped(want, self.name, reason)]
+                out += [(want, reason) for want in unit]
+                self._hold(unit, usage)
                 continue
             for want, before in zip(narrowed, unit, strict=True):
                 usage.add(_keys(want.pool, want.offers[0].provider if want.offers else "", want.users), want.nodes)
@@ -99,7 +108,9 @@ class Limits:
                     reason = f"not from {', '.join(gone)} ({before.reason}): the limit is reached"
                     remarks.append(Remark(self.name, f"pool:{want.pool}", "drop", reason))
             wants += narrowed
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+        # Many tasks of one array share machines with others: each job is told once.
+        said = dict.fromkeys((*all_dropped(out, self.name), *remarks))
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *said))
 
     def _without_users(
         self, unit: tuple[Want, ...], usage: _Usage, user_of: Mapping[str, str]
@@ -136,7 +147,7 @@ class Limits:
 
     def _narrow(self, unit: tuple[Want, ...], usage: _Usage) -> tuple[list[Want], str]:
         """The unit with the offers that are within the limits, and why it cannot be had at all."""
-        trial = _Usage(dict(usage.nodes), dict(usage.started)) if len(unit) > 1 else usage
+        trial = usage.copy() if len(unit) > 1 else usage
         narrowed: list[Want] = []
         for want in unit:
             reasons: dict[str, str] = {}
@@ -150,21 +161,49 @@ class Limits:
                 trial.add(_keys(want.pool, offers[0].provider if offers else "", want.users), want.nodes)
         return narrowed, ""
 
+    def _hold(self, unit: tuple[Want, ...], usage: _Usage) -> None:
+        """Where nothing but a rate keeps a job of several nodes waiting, nobody behind it uses that rate up."""
+        if sum(want.nodes for want in unit) < 2:
+            return
+        trial, rates = usage.copy(), set[Key]()
+        for want in unit:
+            ways = (
+                _keys(want.pool, provider, want.users) for provider in dict.fromkeys(o.provider for o in want.offers)
+            )
+            keys = next((keys for keys in ways if not self._full(keys, want.nodes, trial)), None)
+            if keys is None:
+                return
+            trial.add(keys, want.nodes)
+            rates |= {key for key in keys if (limit := self._limit(key)) and limit.launches_per_minute}
+        for key in rates:
+            usage.held.setdefault(key, f"{unit[0].reason} is first, and waits until nothing was started for a minute")
+
     def _excess(self, keys: tuple[Key, ...], nodes: int, trial: _Usage, unit: tuple[Want, ...], before: _Usage) -> str:
         """Which limit so many nodes more would break; empty: none."""
+        if full := self._full(keys, nodes, trial):
+            return full
         gang = sum(want.nodes for want in unit) > 1
         for key in keys:
             limit = self._limit(key)
-            if limit is None:
+            if limit is None or limit.launches_per_minute is None:
                 continue
-            whose = f" of {key[0]} {key[1]}" if key[0] else ""
-            there = trial.nodes.get(key, 0)
-            if limit.nodes is not None and there + nodes > limit.nodes:
-                return f"the limit{whose} is {limit.nodes} node(s), and {there} are there or coming"
             rate, started = limit.launches_per_minute, trial.started.get(key, 0)
-            alone = gang and rate and not before.started.get(key, 0)
-            if rate is not None and started + nodes > rate and not alone:
-                return f"the limit{whose} is {rate} launch(es) a minute, and {started} were made"
+            whose = f"the limit{_of(key)} is {rate} launch(es) a minute"
+            if key in trial.held:
+                return f"{whose}, and {trial.held[key]}"
+            if started + nodes > rate and not (gang and not before.started.get(key, 0)):
+                return f"{whose}, and {started} were made"
+        return ""
+
+    def _full(self, keys: tuple[Key, ...], nodes: int, usage: _Usage) -> str:
+        """Which limit would be broken in a minute as well."""
+        for key in keys:
+            limit = self._limit(key)
+            there = usage.nodes.get(key, 0)
+            if limit is not None and limit.nodes is not None and there + nodes > limit.nodes:
+                return f"the limit{_of(key)} is {limit.nodes} node(s), and {there} are there or coming"
+            if limit is not None and limit.launches_per_minute == 0:
+                return f"the limit{_of(key)} is 0 launch(es) a minute"
         return ""
 
     def _limit(self, key: Key) -> Limit | None:
@@ -181,6 +220,10 @@ class Limits:
 
 def _keys(pool: str, provider: str, users: Iterable[str]) -> tuple[Key, ...]:
     return (_ALL, ("pool", pool), ("provider", provider), *(("user", user) for user in dict.fromkeys(users)))
+
+
+def _of(key: Key) -> str:
+    return f" of {key[0]} {key[1]}" if key[0] else ""
 
 
 plugin = PolicyPlugin("limits", Settings, Limits)

@@ -29,9 +29,6 @@ from burstd.model.offer import Offer
 from burstd.model.policy import PolicyPlugin, Target, Want, units, without_offers
 from burstd.model.snapshot import SlurmView, Snapshot
 
-_TAKEN = frozenset({"interrupted", "lost", "ended"})
-"""Errors of claims of spot machines that their cloud has ended."""
-
 
 class PoolSettings(BaseModel):
     """What a pool has otherwise; what is left out is as for all pools."""
@@ -145,7 +142,7 @@ class Spot:
         taken: dict[tuple[str, ...], int] = {}
         gone = (one.claim for one in snapshot.gone)
         for claim in (*gone, *(claim for claim in snapshot.claims if claim.state not in USABLE)):
-            if claim.offer.spot and claim.error in _TAKEN:
+            if claim.offer.spot and claim.taken_back:
                 taken[_kind(claim.offer)] = taken.get(_kind(claim.offer), 0) + 1
         return {
             kind: f"{times} spot machines of type {kind[3]} in zone {kind[2]} were taken back within the hour"

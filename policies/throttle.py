@@ -4,7 +4,7 @@ Use it where a burst of jobs, a cloud that is short of machines, or jobs that co
 flicker. Absolute numbers are the business of ``limits``; this is about change.
 
 - A pool starts within a minute at most ``start_nodes``, or ``growth_percent`` of the nodes that it has, whichever is
-  more, and lets go ``release_per_minute``.
+  more, and lets go ``release_per_minute``. A job of more nodes goes alone; those behind it wait until it has gone.
 - One that has let nodes go and started them again ``flaps`` times within ``flap_s`` keeps idle ones ``flap_keep_s``.
 - Where an offer failed and its breaker has run out, one machine tries it; the others wait for that one, or take another
   offer.
@@ -21,21 +21,21 @@ flicker. Absolute numbers are the business of ``limits``; this is about change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.model.claim import USABLE, Claim, ClaimState
+from burstd.model.clock import until
 from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want, dropped, units, without_offers
+from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want, all_dropped, units, without_offers
 from burstd.model.snapshot import Breaker, SlurmView, Snapshot
 
 MINUTE_S = 60.0
 _COMING = frozenset({ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.PROVING})
 _LEAVING = frozenset({ClaimState.CLOSING, ClaimState.TERMINATING})
-_NO_FAULT = frozenset({"", "interrupted", "pool"})
-"""Errors of claims that say nothing against a pool: none, the spot market (policy spot), a change of the settings."""
 
 
 class PoolSettings(BaseModel):
@@ -92,6 +92,8 @@ class Throttle:
 
     settings: Settings
     name: str = "throttle"
+    last: ClassVar[int] = 2
+    """Asked behind all that may take machines away: what they refuse is neither a start nor a trial."""
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Takes away what comes too fast, or by an offer that is not to be trusted; keeps what would go too fast."""
@@ -103,7 +105,7 @@ class Throttle:
             target = self._half_open(snapshot, target)
         target = self._slowly(snapshot, target)
         if self.settings.flaps and target.releases:
-            target = self._flapping(snapshot, snapshot.slurm, target)
+            target = self._flapping(snapshot, target)
         return self._few_at_once(snapshot, target)
 
     def _of(self, pool: str) -> tuple[int, float, int | None]:
@@ -119,30 +121,30 @@ class Throttle:
         offers: dict[str, _Failures] = {}
         going = [(c.since, c) for c in snapshot.claims if c.state not in USABLE]
         for at, claim in (*((one.at, one.claim) for one in snapshot.gone), *going):
-            if claim.error in _NO_FAULT:
+            if not _failed(claim):
                 continue
             for found in (pools.setdefault(claim.pool, _Failures()), offers.setdefault(claim.offer.id, _Failures())):
                 found.times += 1
                 found.last = max(found.last, at)
         closed = self._closed(pools, self.settings.pool_failures, snapshot.now)
         wants: list[Want] = []
-        remarks: list[Remark] = []
+        out: list[tuple[Want, str]] = []
         for unit in units(target.wants):
-            why = next((f"pool {w.pool} rests: {closed[w.pool]}" for w in unit if w.pool in closed), "")
-            remarks += [remark for want in unit for remark in dropped(want, self.name, why)] if why else []
+            why = next((f"pool {w.pool} {closed[w.pool]}" for w in unit if w.pool in closed), "")
+            out += [(want, why) for want in unit if why]
             wants += () if why else unit
-        target = replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks))
+        target = replace(target, wants=tuple(wants), remarks=(*target.remarks, *all_dropped(out, self.name)))
         shut = self._closed(offers, self.settings.offer_failures, snapshot.now)
         return (
-            without_offers(target, self.name, lambda _, offer: shut.get(offer.id, ""), alike=lambda _: "")
+            without_offers(target, self.name, lambda _, offer: _rests(offer, shut), alike=lambda _: "")
             if shut
             else target
         )
 
     def _closed(self, found: dict[str, _Failures], least: int, now: float) -> dict[str, str]:
         return {
-            name: f"{failures.times} machines failed within the hour, the last {now - failures.last:.0f} s ago;"
-            f" it goes on after {self.settings.rest_s:g} s without a failure"
+            name: f"rests {until(failures.last + self.settings.rest_s)},"
+            f" for {failures.times} machines failed within the hour"
             for name, failures in found.items()
             if least and failures.times >= least and now - failures.last < self.settings.rest_s
         }
@@ -186,6 +188,7 @@ class Throttle:
     def _slowly(self, snapshot: Snapshot, target: Target) -> Target:
         started: dict[str, int] = {}
         there: dict[str, int] = {}
+        held: dict[str, str] = {}
         for launch in snapshot.launched:
             if launch.at > snapshot.now - MINUTE_S:
                 started[launch.pool] = started.get(launch.pool, 0) + 1
@@ -196,19 +199,27 @@ class Throttle:
                 # It will be started at once: it counts before the record of launches has it.
                 started[claim.pool] = started.get(claim.pool, 0) + 1
         wants: list[Want] = []
-        remarks: list[Remark] = []
+        out: list[tuple[Want, str]] = []
         for unit in units(target.wants):
             more: dict[str, int] = {}
             for want in unit:
                 more[want.pool] = more.get(want.pool, 0) + want.nodes
-            why = next((w for pool, nodes in more.items() if (w := self._too_fast(pool, nodes, started, there))), "")
+            why = next((held[pool] for pool in more if pool in held), "")
+            why = why or next((w for p, nodes in more.items() if (w := self._too_fast(p, nodes, started, there))), "")
             if why:
-                remarks += [remark for want in unit for remark in dropped(want, self.name, why)]
+                out += [(want, why) for want in unit]
+                if sum(more.values()) > 1:
+                    # Those behind it would use up the rate in each minute, and it would never have one of its own.
+                    first = (
+                        f"grows slowly, and {unit[0].reason} is first: it waits until fewer were started in a minute"
+                    )
+                    held |= {pool: held.get(pool, f"pool {pool} {first}") for pool in more}
                 continue
             for pool, nodes in more.items():
                 started[pool] = started.get(pool, 0) + nodes
             wants += unit
-        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target
+        gone = all_dropped(out, self.name)
+        return replace(target, wants=tuple(wants), remarks=(*target.remarks, *gone)) if gone else target
 
     def _too_fast(self, pool: str, nodes: int, started: dict[str, int], there: dict[str, int]) -> str:
         least, percent, _ = self._of(pool)
@@ -218,15 +229,15 @@ class Throttle:
             return ""
         return f"pool {pool} grows by {most} node(s) a minute at its size, and {begun} were started"
 
-    def _flapping(self, snapshot: Snapshot, slurm: SlurmView, target: Target) -> Target:
+    def _flapping(self, snapshot: Snapshot, target: Target) -> Target:
         claims = {claim.id: claim for claim in snapshot.claims}
         pools = {release.pool: self._flaps(snapshot, release.pool) for release in target.releases}
         kept: dict[str, str] = {}
         for release in target.releases:
             claim, times = claims.get(release.claim_id), pools[release.pool]
-            if claim is None or times < self.settings.flaps or _shut(claim, snapshot, slurm):
+            if claim is None or times < self.settings.flaps or snapshot.shut(claim):
                 continue
-            idle = snapshot.now - _idle_since(claim, slurm)
+            idle = snapshot.now - snapshot.idle_since(claim)
             if idle < self.settings.flap_keep_s:
                 kept[claim.id] = (
                     f"pool {claim.pool} let {times} node(s) go and started as many again within"
@@ -238,7 +249,7 @@ class Throttle:
     def _flaps(self, snapshot: Snapshot, pool: str) -> int:
         """Launches that followed a node's end, each node counted once."""
         since = snapshot.now - self.settings.flap_s
-        ends = [g.at for g in snapshot.gone if g.claim.pool == pool and g.claim.opened and g.claim.error in _NO_FAULT]
+        ends = [g.at for g in snapshot.gone if g.claim.pool == pool and g.claim.opened and not _failed(g.claim)]
         starts = sorted(launch.at for launch in snapshot.launched if launch.pool == pool and launch.at > since)
         ends = sorted(end for end in ends if end > since)
         found = 0
@@ -251,10 +262,10 @@ class Throttle:
         since = snapshot.now - MINUTE_S
         going: dict[str, int] = {}
         for claim in snapshot.claims:
-            if claim.state in _LEAVING and claim.since > since and claim.error in _NO_FAULT:
+            if claim.state in _LEAVING and claim.since > since and not _failed(claim):
                 going[claim.pool] = going.get(claim.pool, 0) + 1
         for one in snapshot.gone:
-            if one.at > since and one.claim.error in _NO_FAULT:
+            if one.at > since and not _failed(one.claim):
                 going[one.claim.pool] = going.get(one.claim.pool, 0) + 1
         kept: dict[str, str] = {}
         for release in target.releases:
@@ -273,6 +284,10 @@ class Throttle:
         return replace(target, releases=tuple(releases), remarks=(*target.remarks, *remarks))
 
 
+def _rests(offer: Offer, shut: Mapping[str, str]) -> str:
+    return f"offer {offer.id} {shut[offer.id]}" if offer.id in shut else ""
+
+
 def _key(breaker: Breaker) -> _Key:
     return breaker.key, breaker.cause
 
@@ -283,17 +298,9 @@ def _covers(breaker: Breaker, offer: Offer) -> bool:
     return all(w in ("*", f.replace("/", "%2F")) for w, f in zip(wanted, fields, strict=True))
 
 
-def _idle_since(claim: Claim, slurm: SlurmView) -> float:
-    """When its last job ended; where it had none, when it was opened or became ready."""
-    began = claim.opened if claim.opened is not None else claim.since
-    node = slurm.nodes.get(claim.slot)
-    return max(began, node.last_busy) if node is not None else began
-
-
-def _shut(claim: Claim, snapshot: Snapshot, slurm: SlurmView) -> bool:
-    """Drained or held: no node that anybody could use."""
-    node = slurm.nodes.get(claim.slot)
-    return claim.slot in snapshot.held_slots or (node is not None and node.drained)
+def _failed(claim: Claim) -> bool:
+    """Not where it just ended, its cloud took it back (policy ``spot``), or the settings changed."""
+    return bool(claim.error) and claim.error != "pool" and not claim.taken_back
 
 
 plugin = PolicyPlugin("throttle", Settings, Throttle)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 import policies.backlog
 import policies.idle
@@ -59,8 +60,16 @@ def test_backlog_tells_the_job_how_long() -> None:
     found = target(*jobs(1), policies=(backlog(min_age_s=90),))
     assert said(found) == (
         "wait",
-        "jobs wait 90 s before machines of pool cpu are started for them (60 s so far)",
+        "jobs wait 90 s before machines of pool cpu are started for them: until 1970-01-12 13:47 UTC",
     )
+
+
+@pytest.mark.parametrize(
+    "given", [{"min_age_s": 60, "max_age_s": 30}, {"max_age_s": 30, "pools": {"cpu": {"min_age_s": 60}}}]
+)
+def test_backlog_wants_its_ages_in_order(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"\(30\) is less than 'min_age_s' \(60\)"):
+        backlog(**given)
 
 
 def at(slot: str, idle_s: float, state: S = S.OPEN) -> tuple[Any, Any]:

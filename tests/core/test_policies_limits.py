@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,11 +16,11 @@ import policies.schedule
 from burstd.core.chain import make_target
 from burstd.model.claim import Cause, ClaimState
 from burstd.model.policy import Policy, Remark, Target, Want
-from burstd.model.snapshot import Pin, Snapshot
+from burstd.model.snapshot import Launched, Pin, Snapshot
 from burstd.testing.strategies import snapshots
 
-from .test_policies import jobs, limits
-from .worlds import NOW, claim, target, wants
+from .test_policies import backlog, jobs, limits
+from .worlds import NOW, claim, job, pool, target, wants
 
 
 def test_asking_twice_changes_and_says_nothing_more() -> None:
@@ -30,6 +31,22 @@ def test_asking_twice_changes_and_says_nothing_more() -> None:
 
 def test_a_job_larger_than_the_rate_still_goes_alone() -> None:
     assert wants(target(*jobs(1, nodes=3, cpus=3), policies=(limits(launches_per_minute=2),))) == [("cpu", 3, ("1",))]
+
+
+def test_a_job_that_can_never_go_holds_nobody_back() -> None:
+    rows = (job("9", nodes=3, cpus=3, user="eve", priority=9), job("1", priority=1))
+    recent = (Launched(NOW - 30, "cpu", "sky", ()),)
+    policy = limits(launches_per_minute=2, users={"eve": {"nodes": 2}})
+    assert wants(target(*rows, launched=recent, policies=(policy,))) == [("cpu", 1, ("1",))]
+
+
+@pytest.mark.parametrize("policy", [limits(nodes=0), backlog(min_jobs=999)], ids=["limits", "backlog"])
+def test_the_tasks_of_an_array_are_refused_in_two_words(policy: Policy) -> None:
+    array = job(tasks=200, array_job_id="1", array_tasks="1-200", exclusive=True)
+    found = target(array, pools=(pool(slots=300),), policies=(policy,))
+    said = [(r.subject, r.reason.partition(" (")[0]) for r in found.remarks if r.by == policy.name]
+    assert [subject for subject, _ in said] == ["pool:cpu", "job:1"]
+    assert said[0][1] == "200 node(s)"
 
 
 def test_an_administrator_is_held_to_the_limit() -> None:

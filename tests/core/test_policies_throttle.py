@@ -17,6 +17,7 @@ from burstd.model.node import Node
 from burstd.model.policy import Policy, Target
 from burstd.model.snapshot import Breaker, Gone, Launched
 
+from .test_policies import limits
 from .worlds import NOW, claim, job, offer, pool, said, slot_node, target, wants, world
 
 TEN = pool(slots=10)
@@ -68,6 +69,21 @@ def test_a_job_of_more_nodes_goes_alone() -> None:
     late = target(gang, pools=(TEN,), launched=just, policies=(throttle(start_nodes=2),))
     assert wants(late) == []
     assert said(late, "2") == ("wait", "pool cpu grows by 2 node(s) a minute at its size, and 1 were started")
+
+
+@pytest.mark.parametrize(
+    "policy", [throttle(start_nodes=2, growth_percent=0), limits(launches_per_minute=2)], ids=["throttle", "limits"]
+)
+def test_small_jobs_do_not_starve_one_of_more_nodes_in_front_of_them(policy: Policy) -> None:
+    now, launched, started = NOW, [Launched(NOW - 40, "cpu", "sky", ("ada",))], list[str]()
+    while "9" not in started and now < NOW + 600:
+        rows = (job("9", nodes=4, cpus=4, priority=1000), job(str(now), exclusive=True, priority=1))
+        snapshot = replace(world(*rows, pools=(TEN,), launched=tuple(launched)), now=now)
+        for want in make_target(snapshot, (policy,)).wants:
+            launched += [Launched(now, want.pool, "sky", want.users)] * want.nodes
+            started += want.jobs
+        now += 20
+    assert started == ["9"]
 
 
 def idle(count: int, idle_s: float = 100) -> tuple[tuple[Claim, ...], tuple[Node, ...]]:
@@ -178,7 +194,8 @@ def test_a_job_of_many_nodes_tries_it_only_where_nothing_else_is_left() -> None:
         ("too many for the pool", {"pool_failures": 3}, ["boot"] * 3, 10, []),
         ("too few for the pool", {"pool_failures": 3}, ["boot"] * 2, 10, ["ab"]),
         ("the last is long past", {"pool_failures": 3}, ["boot"] * 3, 700, ["ab"]),
-        ("no failures of the pool's", {"pool_failures": 3}, ["interrupted", "pool", ""], 10, ["ab"]),
+        ("no failures of the pool's", {"pool_failures": 1}, ["interrupted", "pool", ""], 10, ["ab"]),
+        ("lost, and it was no spot machine", {"pool_failures": 2}, ["lost", "ended"], 10, []),
         ("too many for the offer", {"offer_failures": 2}, ["boot", "proof"], 10, ["b"]),
     ],
 )
@@ -190,10 +207,16 @@ def test_what_failed_too_often_rests(
     assert ["".join(o.zone for o in w.offers) for w in found.wants] == zones, case
 
 
+@pytest.mark.parametrize("error", ["interrupted", "lost", "ended"])
+def test_what_the_spot_market_took_back_is_no_failure(error: str) -> None:
+    past = (Gone(NOW - 10, claim("cpu8", S.GONE, offer=offer(spot=True), error=error)),)
+    assert wants(target(job(), gone=past, policies=(throttle(pool_failures=1, offer_failures=1),))) != []
+
+
 def test_a_resting_pool_says_so() -> None:
     past = tuple(Gone(NOW - 30, claim("cpu8", S.GONE, error="boot")) for _ in range(3))
     assert said(target(job(), gone=past, policies=(throttle(pool_failures=3),)))[1] == (
-        "pool cpu rests: 3 machines failed within the hour, the last 30 s ago; it goes on after 600 s without a failure"
+        "pool cpu rests until 1970-01-12 13:56 UTC, for 3 machines failed within the hour"
     )
 
 
