@@ -20,13 +20,16 @@ others).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from math import isfinite
 from statistics import median
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from burstd.model.claim import USABLE, Cause, Claim, ClaimState
+from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.clock import until
 from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want
 from burstd.model.snapshot import SlurmView, Snapshot
 
@@ -58,11 +61,21 @@ class Settings(BaseModel):
     """Most that a node may cost while it is idle, in its offer's currency; none: only time counts."""
     boots: float = Field(default=0, ge=0)
     """A node stays at least so many times as long as nodes of its pool take to boot."""
-    billing_s: dict[str, float] = {}
-    """Provider: seconds for which its machines are paid at a time; by the second where it is not named."""
+    billing_s: dict[str, Annotated[float, Field(ge=0)]] = {}
+    """Provider: seconds for which its machines are paid at a time; by the second where it is not named, or 0."""
     billing_margin_s: float = Field(default=180, ge=0)
     """So long before the end of what is paid an idle node goes: closing and ending it takes a while."""
     pools: dict[str, PoolSettings] = {}
+
+    @model_validator(mode="after")
+    def _is_worth_waiting_for(self) -> Self:
+        for provider, billing in self.billing_s.items():
+            if 0 < billing <= self.billing_margin_s:
+                raise ValueError(
+                    f"'billing_s' of {provider} ({billing:g}) is not more than 'billing_margin_s'"
+                    f" ({self.billing_margin_s:g}): its machines would go as soon as they are idle; leave it out"
+                )
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +91,35 @@ class Idle:
         if not isinstance(slurm, SlurmView):
             return target
         claims = {claim.id: claim for claim in snapshot.claims}
-        for pool in snapshot.pools:
-            target = self._pool(snapshot, slurm, target, pool, claims)
-        return target
+        pools = {pool: _Pool() for pool in snapshot.pools}
+        for release in target.releases:
+            claim = claims.get(release.claim_id)
+            if claim is not None and claim.pool in pools and not snapshot.shut(claim):
+                pools[claim.pool].releases.append((release, claim))
+        placed = {name for names in target.placed.values() for name in names}
+        for claim in snapshot.claims:
+            if claim.pool in pools and snapshot.serves(claim):
+                pools[claim.pool].there.add(claim.id)
+                if claim.slot not in placed and not _busy(claim, slurm):
+                    pools[claim.pool].unneeded.add(claim.id)
+        for want in target.wants:
+            if not want.alone:
+                pools[want.pool].coming += want.nodes
+                pools[want.pool].spare += 0 if want.jobs else want.nodes
+        wants: list[Want] = []
+        remarks: list[Remark] = []
+        kept: set[str] = set()
+        for name, pool in pools.items():
+            more, why = self._pool(snapshot, target, name, pool)
+            wants += more
+            remarks += why
+            kept |= pool.kept.keys()
+        return replace(
+            target,
+            wants=(*target.wants, *wants),
+            releases=tuple(r for r in target.releases if r.claim_id not in kept),
+            remarks=(*target.remarks, *remarks),
+        )
 
     def _of(self, pool: str) -> tuple[int, int]:
         all_, own = self.settings, self.settings.pools.get(pool, PoolSettings())
@@ -103,78 +142,65 @@ class Idle:
             keep, why = short, f" (idle it costs {most} {claim.offer.currency} by then)"
         return keep, why
 
-    def _stays(self, snapshot: Snapshot, claim: Claim, idle: float) -> str:
+    def _stays(self, snapshot: Snapshot, claim: Claim) -> str:
         """Why an idle node stays for now; empty: it need not."""
         billing = self.settings.billing_s.get(claim.offer.provider, self.settings.billing_s.get("*", 0.0))
-        if billing > self.settings.billing_margin_s and claim.billed_from is not None:
-            left = billing - (snapshot.now - claim.billed_from) % billing
-            return f"{claim.slot} is paid for another {left:.0f} s" if left > self.settings.billing_margin_s else ""
+        if billing and claim.billed_from is not None:
+            end = claim.billed_from + ((snapshot.now - claim.billed_from) // billing + 1) * billing
+            left = end - snapshot.now
+            return f"{claim.slot} is paid for {until(end)}" if left > self.settings.billing_margin_s else ""
         keep, why = self._keep_alive(snapshot, claim)
-        return f"{claim.slot} has been idle for {idle:.0f} s of {keep:g} s{why}" if idle < keep else ""
+        since = snapshot.idle_since(claim)
+        if snapshot.now - since >= keep:
+            return ""
+        return f"{claim.slot} stays without a job {until(since + keep)}{f', for {keep:g} s{why}' if isfinite(keep) else ''}"
 
-    def _pool(
-        self, snapshot: Snapshot, slurm: SlurmView, target: Target, pool: str, claims: dict[str, Claim]
-    ) -> Target:
-        least, spare = self._of(pool)
-        kept: dict[str, str] = {}
-        may_stay: list[tuple[Decimal, float, Release]] = []
-        for release in target.releases:
-            claim = claims.get(release.claim_id)
-            if claim is None or claim.pool != pool or _shut(claim, snapshot, slurm):
-                continue
-            idle = snapshot.now - _idle_since(claim, slurm)
-            if why := self._stays(snapshot, claim, idle):
-                kept[claim.id] = why
+    def _pool(self, snapshot: Snapshot, target: Target, name: str, pool: _Pool) -> tuple[list[Want], list[Remark]]:
+        least, spare = self._of(name)
+        may_stay: list[tuple[Decimal, float, str]] = []
+        for release, claim in pool.releases:
+            if why := self._stays(snapshot, claim):
+                pool.kept[claim.id] = why
             else:
-                may_stay.append((claim.offer.price, idle, release))
-        may_stay.sort(key=lambda one: (one[0], one[1], one[2].claim_id))
-        going = {release.claim_id for _, _, release in may_stay}
-        usable = [
-            c for c in snapshot.claims if c.pool == pool and c.state in USABLE and not _shut(c, snapshot, slurm)
-        ]  # fmt: skip
-        coming = sum(want.nodes for want in target.wants if want.pool == pool)
-        placed = {name for names in target.placed.values() for name in names}
-        there = sum(1 for c in usable if c.id not in going) + coming
-        unneeded = sum(1 for c in usable if c.id not in going and c.slot not in placed and not _busy(c, slurm))
-        unneeded += sum(want.nodes for want in target.wants if want.pool == pool and not want.jobs)
+                may_stay.append((claim.offer.price, snapshot.now - snapshot.idle_since(claim), release.claim_id))
+        may_stay.sort()
+        going = {claim_id for _, _, claim_id in may_stay}
+        there = len(pool.there - going) + pool.coming
+        unneeded = len(pool.unneeded - going) + pool.spare
         missing = max(least - there, spare - unneeded, 0)
         why = f"{least} node(s) are always there" if least - there >= spare - unneeded else f"{spare} spare node(s)"
-        for _, _, release in may_stay[:missing]:
-            kept[release.claim_id] = why
-        missing -= min(missing, len(may_stay))
-        offers = target.offers.get(pool, ())
-        remarks = [Remark(self.name, f"claim:{claim_id}", "keep", reason) for claim_id, reason in kept.items()]
-        wants: list[Want] = []
+        for _, _, claim_id in [one for one in may_stay if one[2] in pool.there][:missing]:
+            pool.kept[claim_id] = why
+            missing -= 1
+        offers = target.offers.get(name, ())
+        remarks = [Remark(self.name, f"claim:{claim_id}", "keep", reason) for claim_id, reason in pool.kept.items()]
         if missing and offers:
+            remarks.append(Remark(self.name, f"pool:{name}", "add", f"{missing} node(s): {why}"))
             # One want each: as many as there are slots and offers for, not all or none.
-            wants = [Want(pool, 1, Cause.FLOOR, why, offers) for _ in range(missing)]
-            remarks.append(Remark(self.name, f"pool:{pool}", "add", f"{missing} node(s): {why}"))
-        elif missing:
-            remarks.append(Remark(self.name, f"pool:{pool}", "wait", f"{missing} node(s) lack ({why}): no offer now"))
-        return replace(
-            target,
-            wants=(*target.wants, *wants),
-            releases=tuple(r for r in target.releases if r.claim_id not in kept),
-            remarks=(*target.remarks, *remarks),
-        )
+            return [Want(name, 1, Cause.FLOOR, why, offers) for _ in range(missing)], remarks
+        if missing:
+            remarks.append(Remark(self.name, f"pool:{name}", "wait", f"{missing} node(s) lack ({why}): no offer now"))
+        return [], remarks
 
 
-def _idle_since(claim: Claim, slurm: SlurmView) -> float:
-    """When its last job ended; where it had none, when it was opened or became ready."""
-    began = claim.opened if claim.opened is not None else claim.since
-    node = slurm.nodes.get(claim.slot)
-    return max(began, node.last_busy) if node is not None else began
+@dataclass(slots=True)
+class _Pool:
+    """What there is of one pool; nodes that only their own jobs may use are none of it."""
+
+    releases: list[tuple[Release, Claim]] = field(default_factory=list)
+    there: set[str] = field(default_factory=set)
+    """Claims that are usable."""
+    unneeded: set[str] = field(default_factory=set)
+    """Those of them without a job."""
+    coming: int = 0
+    spare: int = 0
+    """Nodes that are coming without a job."""
+    kept: dict[str, str] = field(default_factory=dict)
 
 
 def _busy(claim: Claim, slurm: SlurmView) -> bool:
     node = slurm.nodes.get(claim.slot)
     return claim.state is ClaimState.OPEN and (node is None or node.busy)
-
-
-def _shut(claim: Claim, snapshot: Snapshot, slurm: SlurmView) -> bool:
-    """Drained or held: no node that anybody could use."""
-    node = slurm.nodes.get(claim.slot)
-    return claim.slot in snapshot.held_slots or (node is not None and node.drained)
 
 
 plugin = PolicyPlugin("idle", Settings, Idle)

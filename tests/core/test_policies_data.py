@@ -109,3 +109,12 @@ def test_they_are_told_why_not() -> None:
 def test_others_on_the_machine_burst_all_the_same() -> None:
     found = decided(LATE, locality(max_gib=9), job("2"))
     assert wants(found) == [("cpu", 1, ("2",))]
+
+
+def test_the_store_with_most_of_the_input_counts() -> None:
+    stores = {"a": ("sky/far/*",), "m": ("sky/near/*",), "z": ("sky/far/*",)}
+    data = {n: DataView(StageState.STAGED, 0.0, store=s, size=gib * GIB) for n, s, gib in
+            (("1", "a", 1), ("2", "m", 3), ("3", "z", 2))}  # fmt: skip
+    snapshot = world(job("1"), job("2"), job("3"), offers=(NEAR, FAR), data=data)
+    found = make_target(snapshot, (locality(near=stores),))
+    assert [(w.jobs, w.offers[0].region) for w in found.wants] == [(("1", "2", "3"), "near")]

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 import policies.idle
 from burstd.model.claim import Claim
@@ -15,7 +16,7 @@ from burstd.model.node import Node
 from burstd.model.policy import Policy, Target
 from burstd.model.snapshot import Progress
 
-from .worlds import NOW, claim, offer, pool, slot_node, target
+from .worlds import NOW, claim, offer, pool, slot_node, target, wants
 
 
 def idle(**given: Any) -> Policy:
@@ -79,8 +80,8 @@ def test_nodes_that_boot_slowly_stay_longer(
         ("it has just begun", {"billing_s": {"sky": 3600}}, 3600, 1700, True),
         ("a margin of one's own", {"billing_s": {"sky": 3600}, "billing_margin_s": 60}, 3600 - 170, 1700, True),
         ("another provider's", {"billing_s": {"sea": 3600}}, 1800, 1700, False),
-        ("every provider's", {"billing_s": {"sea": 60, "*": 3600}}, 1800, 1700, True),
-        ("by the minute: time counts", {"billing_s": {"sky": 60}}, 1810, 290, True),
+        ("every provider's", {"billing_s": {"sea": 600, "*": 3600}}, 1800, 1700, True),
+        ("by the second: time counts", {"billing_s": {"sky": 0, "*": 3600}}, 1810, 310, False),
     ],
 )
 def test_what_is_paid_is_used(case: str, given: dict[str, Any], paid_s: float, idle_s: float, stays: bool) -> None:
@@ -93,14 +94,14 @@ def test_it_says_why_a_node_stays() -> None:
         (remark,) = [r for r in decided(policy, node("cpu1", 100, paid_s=1800), **fields).remarks if r.by == "idle"]
         return remark.reason
 
-    assert reason(idle()) == "cpu1 has been idle for 100 s of 300 s"
+    assert reason(idle()) == "cpu1 stays without a job until 1970-01-12 13:50 UTC, for 300 s"
     assert (
         reason(idle(keep_cost=Decimal("0.05")))
-        == "cpu1 has been idle for 100 s of 180 s (idle it costs 0.05 EUR by then)"
+        == "cpu1 stays without a job until 1970-01-12 13:48 UTC, for 180 s (idle it costs 0.05 EUR by then)"
     )
-    assert reason(idle(billing_s={"sky": 3600})) == "cpu1 is paid for another 1800 s"
+    assert reason(idle(billing_s={"sky": 3600})) == "cpu1 is paid for until 1970-01-12 14:16 UTC"
     assert reason(idle(boots=2), progress=Progress(booted={"cpu": (300.0,)})) == (
-        "cpu1 has been idle for 100 s of 600 s (2 times as long as it takes to boot)"
+        "cpu1 stays without a job until 1970-01-12 13:55 UTC, for 600 s (2 times as long as it takes to boot)"
     )
 
 
@@ -108,3 +109,27 @@ def test_the_dearest_go_first() -> None:
     some = node("cpu1", 400, "1"), node("cpu2", 900, "0.5"), node("cpu3", 500, "1")
     found = decided(idle(keep_alive_s=0, min_nodes=2), *some)
     assert [r.claim_id for r in found.releases] == ["c-cpu3"]
+
+
+@pytest.mark.parametrize("billing_s", [-5, 100, 180])
+def test_times_that_are_shorter_than_the_margin_are_refused(billing_s: float) -> None:
+    with pytest.raises(ValidationError, match=r"billing_s"):
+        idle(billing_s={"sky": billing_s})
+
+
+def test_nodes_stay_for_ever_where_that_is_set() -> None:
+    (remark,) = [r for r in decided(idle(keep_alive_s=float("inf")), node("cpu1", 100)).remarks if r.by == "idle"]
+    assert remark.reason == "cpu1 stays without a job for ever"
+
+
+@pytest.mark.parametrize("given", [{"min_nodes": 1}, {"spare_nodes": 1}])
+@pytest.mark.parametrize("private", [False, True])
+def test_a_node_for_its_own_jobs_is_neither_minimum_nor_spare(given: dict[str, int], private: bool) -> None:
+    own, up = node("cpu1", 400)
+    found = decided(idle(keep_alive_s=0, **given), (replace(own, jobs=("7",), alone=private), up))
+    assert sum(want.nodes for want in found.wants) == int(private)
+
+
+def test_nodes_of_a_pool_that_is_no_more_are_nobodys_minimum() -> None:
+    old = claim("old1", S.OPEN, opened=NOW - 4000)
+    assert wants(target(claims=(old,), policies=(idle(min_nodes=1),))) == [("cpu", 1, ())]
