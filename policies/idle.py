@@ -153,7 +153,8 @@ class Idle:
         since = snapshot.idle_since(claim)
         if snapshot.now - since >= keep:
             return ""
-        return f"{claim.slot} stays without a job {until(since + keep)}{f', for {keep:g} s{why}' if isfinite(keep) else ''}"
+        span = f", for {keep:g} s{why}" if isfinite(keep) else ""
+        return f"{claim.slot} stays without a job {until(since + keep)}{span}"
 
     def _pool(self, snapshot: Snapshot, target: Target, name: str, pool: _Pool) -> tuple[list[Want], list[Remark]]:
         least, spare = self._of(name)
