@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-from burstd.core.private import Binder, left_alone, open_to_all
+from burstd.core.private import Binder, left_alone, open_to_all, stranded
 from burstd.core.retry import begins_anew, wary
 from burstd.core.spot import why_closed
 from burstd.core.tuning import Tuning
@@ -36,7 +36,7 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     binder = Binder(view, target.placed)
     for claims, job in groups:
         if any(claim.private for claim in claims):
-            more = _private(claims, job, binder)
+            more = _private(claims, job, binder, tuning)
             binds += more
             opens += claims if not more and all(open_to_all(claim, view) for claim in claims) else []
             continue
@@ -50,7 +50,7 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
             binds.append(Bind(job.id, job.user, tuple(c.id for c in claims), slots, reason))
         else:
             opens += claims
-    closes, why_closed = _closes(view, target, moving)
+    closes, why_closed = _closes(view, target, moving, tuning)
     closing = {c.slot for c in closes}
     for claim in view.snapshot.claims:
         if claim.private and claim.state is S.OPEN and claim.slot not in closing and claim.id not in moving:
@@ -71,10 +71,16 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     return [*changes, *unbinds, *binds]
 
 
-def _private(claims: list[Claim], job: Job | None, binder: Binder) -> list[Action]:
+def _private(claims: list[Claim], job: Job | None, binder: Binder, tuning: Tuning) -> list[Action]:
     if not claims[0].gang:
         return [*binder.binds(claims[0])]
-    bind = binder.gang(claims, job) if job is not None else None
+    if job is None:
+        return [
+            Move(claim.id, S.READY, S.CLOSING, reason)
+            for claim in claims
+            if (reason := stranded(claim, binder.view, tuning.gang_timeout_s))
+        ]
+    bind = binder.gang(claims, job)
     return [bind] if bind is not None else []
 
 
@@ -181,7 +187,7 @@ def _has_nodes(view: View, job_id: str) -> bool:
     return job is not None and job.state is JobState.CONFIGURING
 
 
-def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Claim], list[str]]:
+def _closes(view: View, target: Target, moving: frozenset[str], tuning: Tuning) -> tuple[list[Claim], list[str]]:
     """Open or ready claims to bring back behind the gate: released, held, taken back, or dead in Slurm."""
     released = {r.claim_id: r.reason for r in target.releases}
     closes: list[Claim] = []
@@ -196,7 +202,7 @@ def _closes(view: View, target: Target, moving: frozenset[str]) -> tuple[list[Cl
             reason = f"down in Slurm ({node.reason or 'no reason given'})"
         elif taken_back := why_closed(claim, view):
             reason = taken_back
-        elif done := left_alone(claim, view):
+        elif done := left_alone(claim, view) or stranded(claim, view, tuning.gang_timeout_s):
             reason = done
         elif claim.id in released and not view.snapshot.paused:
             reason = released[claim.id]

@@ -11,7 +11,7 @@ opens until they have started, and is closed to new jobs then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from burstd.core.demand import task_ids
@@ -29,11 +29,11 @@ REASON, ALONE = "a budget pays for it", "a policy keeps others off it"
 def affordable(claim: Claim, find: Callable[[str], Job | None], now: float) -> list[Job]:
     """The jobs of a claim that wait and that what is reserved for it covers, in its order."""
     own = (find(job_id) for job_id in dict.fromkeys(claim.jobs))
-    return [
-        job
-        for job in own
-        if job is not None and job.state is JobState.PENDING and claim.covers(job.time_limit_s + END_S, now)
-    ]
+    return _covered(claim, (job for job in own if job is not None), now)
+
+
+def _covered(claim: Claim, jobs: Iterable[Job], now: float) -> list[Job]:
+    return [job for job in jobs if job.state is JobState.PENDING and claim.covers(job.time_limit_s + END_S, now)]
 
 
 def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]:
@@ -42,14 +42,20 @@ def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]
     if not claims:
         return {}
     wanted = {job for claim in claims for job in claim.jobs}
-    rows = {job.id: job for job in slurm.jobs if job.id in wanted}
+    rows: dict[str, list[Job]] = {}
+    for job in slurm.jobs:
+        # A task that was bound or requeued stands alone in the queue, and is its array's all the same.
+        for word in (job.id, job.array_job_id) if job.array_job_id != job.id else (job.id,):
+            if word in wanted:
+                rows.setdefault(word, []).append(job)
     bound: dict[str, list[str]] = {}
     for job_id, names in snapshot.bound.items():
         for name in names:
             bound.setdefault(name, []).append(job_id)
     found: dict[str, tuple[str, ...]] = {}
     for claim in claims:
-        own = (job.id for job in affordable(claim, rows.get, snapshot.now))
+        found_jobs = (job for word in dict.fromkeys(claim.jobs) for job in rows.get(word, ()))
+        own = (job.id for job in _covered(claim, found_jobs, snapshot.now))
         words = dict.fromkeys((*bound.get(claim.slot, ()), claim.gang, *own))
         found[claim.id] = tuple(word for word in words if word)
     return found
@@ -70,6 +76,18 @@ def left_alone(claim: Claim, view: View) -> str:
         held = f"{claim.reserved:.2f} {claim.offer.currency}"
         return f"what is left of the {held} reserved for it does not cover job {waits[0]}"
     return f"its jobs are done, and {why(claim)}"
+
+
+def stranded(claim: Claim, view: View, after_s: float) -> str:
+    """Why an idle machine of a gang is to go while its job waits: for ``after_s`` seconds it has not started on it."""
+    node = view.node(claim.slot)
+    if not (claim.private and claim.gang and view.now - claim.since > after_s) or view.snapshot.paused:
+        return ""
+    if node is None or node.busy or not view.waits(claim.gang) or open_to_all(claim, view):
+        return ""
+    if any(claim.slot in names for names in view.snapshot.bound.values()):
+        return ""
+    return f"job {claim.gang} has not got all of its nodes within {after_s:.0f} s"
 
 
 def why(claim: Claim) -> str:
@@ -104,6 +122,8 @@ class Binder:
     placed: Mapping[str, Collection[str]]
     """Where placement sees room for jobs (Target.placed)."""
     given: set[str] = field(default_factory=set)
+    _tasks: dict[str, Iterator[str]] = field(default_factory=dict)
+    """By array the ids of the tasks that have not been looked at."""
 
     def binds(self, claim: Claim) -> Iterator[Bind]:
         """Of a claim that is READY, or OPEN with room for one more."""
@@ -125,10 +145,10 @@ class Binder:
 
     def _word(self, job: Job) -> str:
         """The id by which the job, or the next task of the array, is bound; empty: it is already."""
-        words = [job.id]
+        words: Iterator[str] = iter((job.id,))
         if job.array_tasks:
             array = job.array_job_id or job.id
-            words = [f"{array}_{task}" for task in task_ids(job.array_tasks)]
+            words = self._tasks.setdefault(array, (f"{array}_{task}" for task in task_ids(job.array_tasks)))
         word = next((w for w in words if not self._bound(w)), "")
         self.given.add(word)
         return word
@@ -136,6 +156,8 @@ class Binder:
     def _bound(self, word: str) -> bool:
         if word in self.given:
             return True
+        if word not in self.view.snapshot.bound:
+            return False
         row = self.view.job(word)
         # A binding that was broken off half-way has the nodes and not the job: it is made again.
-        return word in self.view.snapshot.bound and row is not None and bool(row.reservation)
+        return row is not None and bool(row.reservation)

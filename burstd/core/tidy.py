@@ -5,7 +5,7 @@ from __future__ import annotations
 from burstd.core.tuning import Tuning
 from burstd.core.view import View
 from burstd.model.claim import Cause
-from burstd.model.job import JobState
+from burstd.model.job import Job, JobState
 from burstd.model.plan import Action, PowerDown, RemoveOrphans
 from burstd.model.policy import Target, Want
 from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
@@ -23,6 +23,7 @@ def asked_by_slurm(snapshot: Snapshot, slurm: SlurmView, target: Target) -> tupl
     """
     claimed = {claim.slot for claim in snapshot.claims}
     found: list[Want] = []
+    started = _started(slurm)
     for pool in snapshot.pools.values():
         offers = target.offers.get(pool.name, ())
         for slot in pool.slots:
@@ -31,7 +32,7 @@ def asked_by_slurm(snapshot: Snapshot, slurm: SlurmView, target: Target) -> tupl
                 continue
             if node.flags & {"POWERING_UP", "POWER_UP"} and "POWERING_DOWN" not in node.flags:
                 reason = f"Slurm powers {slot} up by itself"
-                jobs = [job for job in slurm.jobs if slot in job.node_list and job.state in _STARTED]
+                jobs = started.get(slot, [])
                 found.append(
                     Want(
                         pool.name, 1, Cause.SLURM, reason, offers, tuple(job.id for job in jobs),
@@ -40,6 +41,16 @@ def asked_by_slurm(snapshot: Snapshot, slurm: SlurmView, target: Target) -> tupl
                     )
                 )  # fmt: skip
     return tuple(found)
+
+
+def _started(slurm: SlurmView) -> dict[str, list[Job]]:
+    """By node the jobs that Slurm has put there."""
+    found: dict[str, list[Job]] = {}
+    for job in slurm.jobs:
+        if job.state in _STARTED:
+            for name in job.node_list:
+                found.setdefault(name, []).append(job)
+    return found
 
 
 def reset_slots(view: View, tuning: Tuning) -> list[Action]:

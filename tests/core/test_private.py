@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from burstd.core import private
 from burstd.core.chain import make_target
+from burstd.core.demand import task_ids
 from burstd.core.gate import hold_ready, move_gate
 from burstd.core.tuning import Tuning
 from burstd.core.view import look
@@ -64,6 +67,7 @@ def steps(snapshot: Snapshot) -> list[str]:
     return words
 
 
+OWN: dict[str, Any] = {"reserved": Decimal(0), "alone": True}
 ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
 
 
@@ -104,6 +108,19 @@ ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
         ("a gang as a whole",
          seen(waiting(nodes=2), claims=(paid(gang="1"), paid("cpu2", gang="1"))), ["bind 1 to cpu1,cpu2"]),
         ("and not before", seen(waiting(nodes=2), claims=(paid(gang="1"), paid("cpu2", S.BOOTING, gang="1"))), []),
+        ("a machine of a gang whose other node does not come goes",
+         seen(waiting(nodes=2), claims=(paid(**OWN, gang="1", since=NOW - 901),)),
+         ["closing c-cpu1: job 1 has not got all of its nodes within 900 s"]),
+        ("and so does one on which the job has not started",
+         seen(waiting(nodes=2), claims=(paid(**OWN, gang="1", state=S.OPEN, since=NOW - 901),)), ["close c-cpu1"]),
+        ("but not before", seen(waiting(nodes=2), claims=(paid(**OWN, gang="1", since=NOW - 899),)), []),
+        ("nor while the job starts",
+         seen(waiting(nodes=2, reservation="burstd-1"),
+              claims=(paid(**OWN, gang="1", state=S.OPEN, since=NOW - 901),
+                      paid("cpu2", **OWN, gang="1", state=S.OPEN, since=NOW - 901)),
+              bound={"1": frozenset({"cpu1", "cpu2"})}), []),
+        ("a task that stands alone in the queue is its array's",
+         seen(waiting("1_4", array_job_id="1", exclusive=True), claims=(paid(),)), ["bind 1_4 to cpu1"]),
         ("a hold keeps it, but not for more than is reserved",
          seen(claims=(paid(state=S.OPEN), paid("cpu2", S.OPEN, billed_from=NOW - 4790)), paused="so"),
          ["close c-cpu2"]),
@@ -121,3 +138,30 @@ def test_others_find_no_room_on_it_and_its_own_job_does(state: S) -> None:
     assert wants(make_target(others, ())) == [("cpu", 1, ("2",))]
     own = make_target(seen(waiting(exclusive=True), claims=(paid(state=state),)), ())
     assert (own.wants, own.placed) == ((), {"1": ("cpu1",)})
+
+
+@pytest.mark.parametrize("state", [S.BOOTING, S.READY, S.OPEN])
+def test_a_task_that_stands_alone_gets_no_second_machine(state: S) -> None:
+    row = waiting("1_4", array_job_id="1", exclusive=True)
+    target = make_target(seen(row, claims=(paid(state=state),)), ())
+    assert wants(target) == []
+    assert target.placed == {"1_4": ("cpu1",)}
+    assert target.releases == ()
+
+
+def test_the_tasks_of_an_array_are_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+
+    def counted(text: str) -> Iterator[str]:
+        nonlocal made
+        for task in task_ids(text):
+            made += 1
+            yield task
+
+    monkeypatch.setattr(private, "task_ids", counted)
+    rest = waiting(array_job_id="1", array_tasks="1-1000", tasks=1000, exclusive=True)
+    claims = tuple(paid(slot) for slot in sorted(EVERY))
+    view = look(seen(rest, claims=claims), "burstd")
+    binder = private.Binder(view, {})
+    assert [bind.job_id for one in claims for bind in binder.binds(one)] == ["1_1", "1_2", "1_3", "1_4"]
+    assert made == len(claims)
