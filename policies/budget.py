@@ -19,9 +19,10 @@ a budget is its own jobs' alone, and ends with them: no other job can lengthen t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -43,7 +44,7 @@ class Settings(BaseModel):
     period: Period = "month"
     currency: str = "EUR"
     """Of all amounts here."""
-    rates: dict[str, Decimal] = {}
+    rates: dict[str, Annotated[Decimal, Field(gt=0)]] = {}
     """What one unit of another currency is worth in ``currency``. Offers in one that is not named are not taken."""
     projects: dict[str, Limit] = {}
     users: dict[str, Limit] = {}
@@ -53,7 +54,7 @@ class Settings(BaseModel):
     OverTimeLimit. A machine on which its jobs cannot start in time any more is given back."""
     unlimited_s: float | None = Field(default=None, gt=0)
     """Taken for the time limit of a job, or the life of a spare node, that has none; without it such are refused."""
-    egress: dict[str, Decimal] = {}
+    egress: dict[str, Annotated[Decimal, Field(ge=0)]] = {}
     """What a GiB that leaves a provider costs; ``"*"``: any other provider. Nothing where it is not named."""
     egress_gib: Decimal = Field(default=Decimal(0), ge=0)
     """How much output a job is taken to have at most, in GiB."""
@@ -70,11 +71,12 @@ class _No:
     """Why something is not started."""
 
     reason: str
-    key: Key | None = None
-    """Whose budget it is that does not suffice; None: it is not about one."""
-    job: str = ""
-    """The job that it is about, where it is one."""
+    jobs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Verdict and reason of those that are to wait, so that the others may start; empty: all, for ``reason``."""
     never: bool = False
+
+
+_Worth = tuple[Mapping[str, Reserve], Mapping[str, Decimal]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +113,12 @@ class Budget:
         settings = self.settings
         purse = Purse(settings.limits(), snapshot, settings.overhead_s, settings.unlimited_s or 0.0)
         asked = {job for want in target.wants for job in want.jobs}
-        jobs = {job.id: job for job in snapshot.slurm.jobs if job.id in asked} if asked else {}
+        rows = {job.id: job for job in snapshot.slurm.jobs if job.id in asked} if asked else {}
+        till = _Till(settings, rows, purse, self.name)
         wants: list[Want] = []
         remarks: list[Remark] = []
         for unit in units(target.wants):
-            found, said = self._unit(unit, jobs, purse)
+            found, said = till.pay(unit)
             wants += found
             remarks += said
         releases = self._releases(snapshot, snapshot.slurm, target, purse)
@@ -127,94 +130,6 @@ class Budget:
             remarks=(*target.remarks, *remarks),
             budgets=purse.lines(),
         )
-
-    def _unit(
-        self, unit: tuple[Want, ...], jobs: Mapping[str, Job], purse: Purse
-    ) -> tuple[Sequence[Want], list[Remark]]:
-        """What of wants that stand or fall together can be paid, and what is to be said of the rest."""
-        remarks: list[Remark] = []
-        while True:
-            found = self._fit(unit, jobs, purse)
-            if not isinstance(found, _No):
-                return found, remarks
-            verdict = "impossible" if found.never else "wait"
-            out = _concerned(unit, found, jobs)
-            left = tuple(job for want in unit for job in want.jobs if job not in out)
-            remarks += [Remark(self.name, f"job:{job}", verdict, found.reason) for job in out]
-            if not out or not left:
-                remarks += [
-                    Remark(
-                        self.name, f"pool:{want.pool}", "drop", f"{want.nodes} node(s) ({want.reason}): {found.reason}"
-                    )
-                    for want in unit
-                ]
-                return (), remarks
-            # Others share the machine: it is started for them.
-            shown = ", ".join(out[:3]) + (f" and {len(out) - 3} more" if len(out) > 3 else "")
-            unit = (replace(unit[0], jobs=left, reason=f"{unit[0].reason}, without {shown}"),)
-
-    def _fit(self, unit: tuple[Want, ...], jobs: Mapping[str, Job], purse: Purse) -> Sequence[Want] | _No:
-        """The wants with the offers that can be paid and what is reserved for them, which is taken from the purse."""
-        nodes = sum(want.nodes for want in unit)
-        priced: list[_Priced] = []
-        for want in unit:
-            one = self._price(_with_payers(want, jobs), jobs, purse, nodes)
-            if isinstance(one, _No):
-                return one
-            priced.append(one)
-        least = _sum(one.least() for one in priced if one.worth)
-        for key, cost in least.items():
-            if purse.line(key).fault or cost > purse.left(key):
-                never = not purse.line(key).fault and cost > purse.line(key).limit
-                return _No(purse.never(key, cost) if never else purse.short(key, cost), key, never=never)
-        found: list[Want] = []
-        for one, before in zip(priced, unit, strict=True):
-            if not one.worth:
-                found.append(replace(before, reserved=()) if before.reserved and not one.keys else before)
-                continue
-            # The cheapest offer of each fits; a dearer one must leave enough for the others.
-            rest = _sum([least, {key: -cost for key, cost in one.least().items()}])
-            slim = narrowed(one.want, self.name, partial(_refusal, one, rest, purse))
-            slim = replace(slim, reserved=tuple(one.reserves[offer.id] for offer in slim.offers))
-            least = _sum([rest, one.charges(max(one.worth[offer.id] for offer in slim.offers))])
-            found.append(before if slim == before else slim)
-        purse.take(least)
-        return found
-
-    def _price(self, want: Want, jobs: Mapping[str, Job], purse: Purse, nodes: int) -> _Priced | _No:
-        """``nodes`` are those of all wants that stand or fall with this one: they share the output of its job."""
-        keys = purse.keys(want.accounts, want.users)
-        if not keys or not want.offers:
-            return _Priced(want, keys, {}, {})
-        lasts = self._seconds(want, jobs)
-        if isinstance(lasts, _No):
-            return lasts
-        limits, reserves, worth = self.settings.limits(), {}, {}
-        for offer in want.offers:
-            rate = limits.worth(Decimal(1), offer.currency)
-            if not rate:
-                continue
-            out = sum(_at_once(jobs[job], offer) for job in want.jobs if job in jobs) * self.settings.egress_gib
-            egress = limits.egress_price(offer.provider) * out / nodes / rate
-            amount = worst_case(offer.price, lasts + offer.placing_s, egress)
-            reserves[offer.id], worth[offer.id] = Reserve(offer.id, amount, egress), amount * rate
-        if not worth:
-            paid_in = ", ".join(sorted({offer.currency for offer in want.offers}))
-            return _No(f"its offers are paid in {paid_in}, and {_NO_RATE}")
-        return _Priced(want, keys, reserves, worth)
-
-    def _seconds(self, want: Want, jobs: Mapping[str, Job]) -> float | _No:
-        """How long one of its machines may be paid for at most."""
-        longest = 0.0 if want.jobs else self.settings.unlimited_s
-        if longest is None:
-            return _No(f"a node that waits for jobs has no end, and so no worst case: {_SET_UNLIMITED}")
-        for job_id in want.jobs:
-            limit = (jobs[job_id].time_limit_s if job_id in jobs else 0.0) or self.settings.unlimited_s
-            if not limit:
-                why = f"job {job_id} has no time limit, so that it may cost any amount: give it one (sbatch --time)"
-                return _No(f"{why}, or {_SET_UNLIMITED}", job=job_id)
-            longest = max(longest, limit)
-        return longest + self.settings.overhead_s
 
     def _releases(self, snapshot: Snapshot, slurm: SlurmView, target: Target, purse: Purse) -> list[Release]:
         """Idle nodes that were started for no job, where the limit of the whole site is passed."""
@@ -232,6 +147,173 @@ class Budget:
         ]
 
 
+@dataclass(slots=True)
+class _Till:
+    """Where the wants of one decision are paid, in their order."""
+
+    settings: Settings
+    rows: Mapping[str, Job]
+    purse: Purse
+    name: str
+    _known: dict[tuple[int, float], tuple[tuple[Offer, ...], _Worth]] = field(default_factory=dict)
+    _words: dict[tuple[Key, Decimal, Decimal], tuple[str, str]] = field(default_factory=dict)
+
+    def pay(self, unit: tuple[Want, ...]) -> tuple[Sequence[Want], list[Remark]]:
+        """What of wants that stand or fall together can be paid, and what is to be said of the rest."""
+        remarks: list[Remark] = []
+        while True:
+            found = self._fit(unit)
+            if not isinstance(found, _No):
+                return found, remarks
+            out = found.jobs
+            if not out or len(unit) > 1 or unit[0].gang:
+                verdict = "impossible" if found.never else "wait"
+                out = dict.fromkeys((job for want in unit for job in want.jobs), (verdict, found.reason))
+            remarks += [Remark(self.name, f"job:{job}", *said) for job, said in out.items()]
+            left = tuple(job for want in unit for job in want.jobs if job not in out)
+            if not out or not left:
+                remarks += [
+                    Remark(
+                        self.name, f"pool:{want.pool}", "drop", f"{want.nodes} node(s) ({want.reason}): {found.reason}"
+                    )
+                    for want in unit
+                ]
+                return (), remarks
+            # Others share the machine: it is started for them.
+            unit = (replace(unit[0], jobs=left, reason=f"{_list(left)}, without others that cannot pay"),)
+
+    def _fit(self, unit: tuple[Want, ...]) -> Sequence[Want] | _No:
+        """The wants with the offers that can be paid and what is reserved for them, which is taken from the purse."""
+        nodes = sum(want.nodes for want in unit)
+        priced: list[_Priced] = []
+        for want in unit:
+            one = self._price(_with_payers(want, self.rows), nodes)
+            if isinstance(one, _No):
+                return one
+            priced.append(one)
+        least = _sum(one.least() for one in priced if one.worth)
+        short = {key: cost for key, cost in least.items() if self.purse.lacks(key, cost)}
+        if short:
+            return self._short(priced, short)
+        found: list[Want] = []
+        for one, before in zip(priced, unit, strict=True):
+            if not one.worth:
+                found.append(replace(before, reserved=()) if before.reserved and not one.keys else before)
+                continue
+            # The cheapest offer of each fits; a dearer one must leave enough for the others.
+            rest = _sum([least, {key: -cost for key, cost in one.least().items()}])
+            slim = narrowed(one.want, self.name, partial(_refusal, one, rest, self.purse))
+            slim = replace(slim, reserved=tuple(one.reserves[offer.id] for offer in slim.offers))
+            least = _sum([rest, one.charges(max(one.worth[offer.id] for offer in slim.offers))])
+            found.append(before if slim == before else slim)
+        self.purse.take(least)
+        return found
+
+    def _short(self, priced: Sequence[_Priced], short: Mapping[Key, Decimal]) -> _No:
+        """Whose jobs wait: those that could not be paid with any others, or else those that others make too dear."""
+        key, cost = next(iter(short.items()))
+        verdict, reason = self._said(key, cost)
+        whole = _No(reason, never=verdict == "impossible")
+        if len(priced) > 1 or priced[0].want.gang:
+            return whole
+        one = priced[0]
+        mine: dict[Key, list[str]] = {key: [] for key in short}
+        for job in one.want.jobs:
+            row = self.rows.get(job)
+            for payer in (ALL, *_payers(row)) if row is not None else tuple(short):
+                if payer in mine:
+                    mine[payer].append(job)
+        out: dict[str, tuple[str, str]] = {}
+        for payer, jobs in mine.items():
+            alike: dict[tuple[float, int, int], tuple[str, str] | None] = {}
+            for job in jobs:
+                row = self.rows.get(job)
+                like = (self._limit(job), row.tasks, row.cpus) if row is not None else (self._limit(job), 1, 1)
+                if like not in alike:
+                    lasts = like[0] + self.settings.overhead_s
+                    _, worth = self._worth(one.want.offers, lasts, (job,), one.want.nodes)
+                    own = one.charges(min(worth.values()))[payer]
+                    alike[like] = self._said(payer, own) if self.purse.lacks(payer, own) else None
+                if said := alike[like]:
+                    out.setdefault(job, said)
+        if out:
+            return replace(whole, jobs=out)
+        for payer, jobs in mine.items():
+            longest = max((self._limit(job) for job in jobs), default=0.0)
+            for job in jobs:
+                # What its output costs depends on the jobs: without some of them the others may fit.
+                if not self.settings.egress_gib or self._limit(job) == longest:
+                    out.setdefault(job, ("wait", self.purse.short(payer, short[payer])))
+        return replace(whole, jobs=out)
+
+    def _said(self, key: Key, cost: Decimal) -> tuple[str, str]:
+        known = (key, cost, self.purse.left(key))
+        if known not in self._words:
+            line = self.purse.line(key)
+            never = not line.fault and cost > line.limit
+            said = ("impossible", self.purse.never(key, cost)) if never else ("wait", self.purse.short(key, cost))
+            self._words[known] = said
+        return self._words[known]
+
+    def _price(self, want: Want, nodes: int) -> _Priced | _No:
+        """``nodes`` are those of all wants that stand or fall with this one: they share the output of its job."""
+        keys = self.purse.keys(want.accounts, want.users)
+        if no := self._unpayable(want, keys):
+            return no
+        if not keys or not want.offers:
+            return _Priced(want, keys, {}, {})
+        limit = max((self._limit(job) for job in want.jobs), default=self.settings.unlimited_s or 0.0)
+        lasts = limit + self.settings.overhead_s
+        reserves, worth = self._worth(want.offers, lasts, want.jobs, nodes)
+        if not worth:
+            paid_in = ", ".join(sorted({offer.currency for offer in want.offers}))
+            return _No(f"its offers are paid in {paid_in}, and {_NO_RATE}")
+        return _Priced(want, keys, reserves, worth)
+
+    def _worth(self, offers: tuple[Offer, ...], lasts: float, jobs: Sequence[str] = (), nodes: int = 1) -> _Worth:
+        """By offer what one machine may cost at most that is paid for so long, with the output of these jobs."""
+        gib = self.settings.egress_gib if jobs else Decimal(0)
+        known = self._known.get((id(offers), lasts)) if not gib else None
+        # Kept with its offers, so that no others can come to the same id.
+        if known is not None:
+            return known[1]
+        limits, reserves, worth = self.settings.limits(), {}, {}
+        for offer in offers:
+            rate = limits.worth(Decimal(1), offer.currency)
+            if not rate:
+                continue
+            out = sum(_at_once(self.rows[job], offer) for job in jobs if job in self.rows) * gib if gib else gib
+            egress = limits.egress_price(offer.provider) * out / nodes / rate
+            amount = worst_case(offer.price, lasts + offer.placing_s, egress)
+            reserves[offer.id], worth[offer.id] = Reserve(offer.id, amount, egress), amount * rate
+        if not gib:
+            self._known[id(offers), lasts] = offers, (reserves, worth)
+        return reserves, worth
+
+    def _limit(self, job: str) -> float:
+        """How long a job may run, in seconds."""
+        row = self.rows.get(job)
+        return (row.time_limit_s if row is not None else 0.0) or self.settings.unlimited_s or 0.0
+
+    def _unpayable(self, want: Want, keys: Mapping[Key, int]) -> _No | None:
+        """Jobs that no budget can answer for, whatever is left of it."""
+        every = "*" in self.settings.projects
+        out: dict[str, tuple[str, str]] = {}
+        for job in want.jobs:
+            row = self.rows.get(job)
+            if every and row is not None and not row.account:
+                why = f"job {job} has no account, and every project has a budget: name one (sbatch --account)"
+                out[job] = "wait", why
+            elif keys and not self._limit(job):
+                why = f"job {job} has no time limit, so that it may cost any amount: give it one (sbatch --time)"
+                out[job] = "wait", f"{why}, or {_SET_UNLIMITED}"
+        if out:
+            return _No(next(iter(out.values()))[1], out)
+        if keys and not want.jobs and want.offers and not self.settings.unlimited_s:
+            return _No(f"a node that waits for jobs has no end, and so no worst case: {_SET_UNLIMITED}")
+        return None
+
+
 _NO_RATE = "[policies.budget.rates] has no rate for it"
 _SET_UNLIMITED = "set unlimited_s of [policies.budget]"
 
@@ -245,18 +327,9 @@ def _with_payers(want: Want, jobs: Mapping[str, Job]) -> Want:
     return want if same else replace(want, users=users, accounts=accounts)
 
 
-def _concerned(unit: tuple[Want, ...], no: _No, jobs: Mapping[str, Job]) -> tuple[str, ...]:
-    """The jobs that are to wait: of those that share a machine the ones without money, the longest first."""
-    every = tuple(dict.fromkeys(job for want in unit for job in want.jobs))
-    if len(unit) > 1 or unit[0].gang:
-        return every
-    if no.job:
-        return (no.job,)
-    if no.key is None:
-        return every
-    mine = [job for job in every if no.key == ALL or job not in jobs or no.key in _payers(jobs[job])]
-    longest = max((jobs[job].time_limit_s for job in mine if job in jobs), default=0.0)
-    return tuple(job for job in mine if job not in jobs or jobs[job].time_limit_s == longest)
+def _list(jobs: Sequence[str]) -> str:
+    more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs[:3])}{more}"
 
 
 def _payers(job: Job) -> tuple[Key, Key]:

@@ -106,6 +106,10 @@ class Purse:
         """What may still be promised."""
         return self.line(key).left - self._taken.get(key, Decimal(0))
 
+    def lacks(self, key: Key, cost: Decimal) -> bool:
+        """Whether so much is not to be had from this budget."""
+        return bool(self.line(key).fault) or cost > self.left(key)
+
     def passed(self, key: Key) -> bool:
         """Whether more than the whole of a budget is spent and promised."""
         return self._limits.of(key) is not None and (bool(self.line(key).fault) or self.line(key).left < 0)

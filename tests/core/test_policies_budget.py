@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from burstd.core.chain import make_target
 from burstd.core.decide import decide
@@ -16,9 +17,10 @@ from burstd.core.tuning import Tuning
 from burstd.model.claim import Cause, Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.job import Job, JobState
-from burstd.model.money import Reserve, Spent
+from burstd.model.money import Reserve, Spent, worst_case
 from burstd.model.plan import MakeClaim
 from burstd.model.policy import Policy, Target
+from burstd.model.shape import Shape
 from burstd.model.snapshot import Pin, Snapshot
 from policies.budget import plugin
 from tests.core.worlds import NOW, claim, job, offer, pool, said, wants, world
@@ -74,7 +76,9 @@ def test_what_fits_is_reserved_and_what_does_not_waits_with_the_figures() -> Non
         ({"projects": {"*": {"limit": 1.5}}}, [atlas()], {"spent": (spent("1"),)},
          "wait", "project atlas has 0.50 of 1.50 EUR left this month, and this may cost up to 1.00"),
         ({"projects": {"*": {"limit": 1}, "atlas": {"limit": 2}}}, [atlas()], {"spent": (spent("1"),)}, "boot", ""),
-        ({"projects": {"*": {"limit": 1}}}, [atlas(account="")], {}, "boot", ""),
+        ({"projects": {"*": {"limit": 1}}}, [atlas(account="")], {}, "wait",
+         "job 1 has no account, and every project has a budget: name one (sbatch --account)"),
+        ({"projects": {"atlas": {"limit": 1}}}, [atlas(account="")], {}, "boot", ""),
         ({"limit": 9}, [atlas(time_limit_s=0.0)], {}, "wait",
          ("job 1 has no time limit, so that it may cost any amount: give it one (sbatch --time), or set unlimited_s "
          "of [policies.budget]")),
@@ -144,6 +148,43 @@ def test_of_jobs_that_share_a_machine_the_longest_waits_first() -> None:
     found = asked(project("1"), short, long)
     assert [w.jobs for w in found.wants] == [("1",)]
     assert said(found, "2")[0] == "impossible"
+
+
+def test_a_job_is_not_told_never_because_of_a_longer_one_beside_it() -> None:
+    mine, other = atlas("1", exclusive=False), job("2", user="bob", account="belle", time_limit_s=9 * HOUR)
+    found = asked(project("1"), mine, other)
+    [want] = found.wants
+    assert (want.jobs, want.reason) == (("2",), "job 2, without others that cannot pay")
+    assert said(found, "1")[0] == "wait"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"rates": {"USD": -1}}, {"rates": {"USD": 0}}, {"egress": {"*": -1}}],
+    ids=["negative rate", "rate of nothing", "negative egress"],
+)
+def test_amounts_below_nothing_are_refused(settings: Mapping[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="greater than"):
+        budget(limit=1, **settings)
+
+
+@pytest.mark.parametrize("egress_gib", [0, 1])
+def test_many_users_without_money_cost_few_looks_at_prices(monkeypatch: pytest.MonkeyPatch, egress_gib: int) -> None:
+    reckoned = []
+
+    def counted(price: Decimal, seconds: float, egress: Decimal = Decimal(0)) -> Decimal:
+        reckoned.append(price)
+        return worst_case(price, seconds, egress)
+
+    monkeypatch.setattr("policies.budget.worst_case", counted)
+    big = Shape(64, 1 << 20)
+    jobs = [atlas(f"{n}", user=f"u{n % 32}", exclusive=False, time_limit_s=600.0 + n) for n in range(1, 65)]
+    policy = budget(users={"*": {"limit": "0.001"}, "u7": {"limit": 9}}, egress_gib=egress_gib)
+    found = asked(policy, *jobs, pools=(pool(slots=1, shape=big),), offers=(offer(shape=big),))
+    assert [want.jobs for want in found.wants] == [("7", "39")]
+    assert found.wants[0].reason == "jobs 7, 39, without others that cannot pay"
+    # One round for each would reckon 32 times 64.
+    assert len(reckoned) < 3 * 64
 
 
 def held(state: S = S.OPEN, **fields: Any) -> Claim:
