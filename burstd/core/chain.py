@@ -19,7 +19,7 @@ from burstd.core.pins import pin
 from burstd.core.placement import PlacementMemory, place
 from burstd.core.tidy import asked_by_slurm
 from burstd.model.outlook import Outlooks
-from burstd.model.policy import Policy, PolicyFailed, Release, Remark, Target, Want, dropped
+from burstd.model.policy import Policy, PolicyFailed, Release, Remark, Target, Want, all_dropped
 from burstd.model.snapshot import SlurmView, Snapshot
 
 
@@ -128,10 +128,10 @@ def _still_kept(target: Target, before: Sequence[Release], holding: Mapping[str,
 
 def _hold(target: Target, by: str, why: str) -> Target:
     """Nothing wanted, nothing released."""
-    remarks = [remark for want in target.wants for remark in dropped(want, by, why)]
-    remarks += [Remark(by, f"claim:{release.claim_id}", "keep", why) for release in target.releases]
+    said = all_dropped(((want, why) for want in target.wants), by)
+    remarks = [Remark(by, f"claim:{release.claim_id}", "keep", why) for release in target.releases]
     remarks.append(Remark(by, "plan", "hold", why))
-    return replace(target, wants=(), releases=(), remarks=(*target.remarks, *remarks))
+    return replace(target, wants=(), releases=(), remarks=(*target.remarks, *said, *remarks))
 
 
 def _gang_sizes(target: Target) -> dict[str, int]:
@@ -149,7 +149,7 @@ def _whole_gangs(target: Target, before: Mapping[str, int]) -> Target:
     if not torn:
         return target
     why = "a part of its gang was taken away"
-    remarks = [r for want in target.wants if want.gang in torn for r in dropped(want, "chain", why)]
+    remarks = all_dropped(((want, why) for want in target.wants if want.gang in torn), "chain")
     wants = tuple(want for want in target.wants if want.gang not in torn)
     return replace(target, wants=wants, remarks=(*target.remarks, *remarks))
 
@@ -168,7 +168,7 @@ def _name_slots(there: Mapping[str, Sequence[str]], target: Target, awaited: Abs
     for index, want in enumerate(target.wants):
         units.setdefault(want.gang or f"#{index}", []).append(index)
     named: dict[int, Want] = {}
-    remarks: list[Remark] = []
+    refused: list[tuple[Want, str]] = []
     for indexes in units.values():
         taken: list[tuple[str, str]] = []
         some: dict[int, Want] = {}
@@ -190,10 +190,9 @@ def _name_slots(there: Mapping[str, Sequence[str]], target: Target, awaited: Abs
             continue
         for pool, slot in taken:
             free[pool][slot] = None
-        for index in indexes:
-            remarks += dropped(target.wants[index], "chain", fault)
+        refused += [(target.wants[index], fault) for index in indexes]
     wants = tuple(named[index] for index in sorted(named))
-    return replace(target, wants=wants, remarks=(*target.remarks, *remarks))
+    return replace(target, wants=wants, remarks=(*target.remarks, *all_dropped(refused, "chain")))
 
 
 def _all_named(free: Mapping[str, Sequence[str]], wants: tuple[Want, ...]) -> bool:

@@ -38,9 +38,20 @@ class Asked:
 class Guarded:
     """Stands for the policy in the chain (burstd.model.policy.Policy)."""
 
-    def __init__(self, policy: Policy, timeout_s: float, home: Path | None = None, *, hard: bool = False) -> None:
-        self.name = policy.name
+    def __init__(
+        self,
+        policy: Policy,
+        timeout_s: float,
+        home: Path | None = None,
+        *,
+        name: str,
+        hard: bool = False,
+        last: int = 0,
+    ) -> None:
+        """``name``, ``hard`` and ``last`` are as they were when it was made: a policy may have them worked out."""
+        self.name = name
         self.hard = hard
+        self.last = last
         self.asked = Asked()
         """Replaced as a whole, so that any thread may read it."""
         self._policy = policy
@@ -50,7 +61,9 @@ class Guarded:
 
     def twin(self) -> Guarded:
         """The same policy with a memory of its own: what comes of trials is not held against it."""
-        made = Guarded(self._policy, self._timeout_s, self._home, hard=self.hard)
+        made = Guarded(
+            self._policy, self._timeout_s, self._home, name=self.name, hard=self.hard, last=self.last
+        )  # fmt: skip
         made.asked, made._rests_until = self.asked, self._rests_until
         return made
 
@@ -62,7 +75,9 @@ class Guarded:
         error = ""
         try:
             seen, shown = shielded_snapshot(snapshot), shielded_target(target)
-            found = call_foreign(lambda: _answer(self._policy.evaluate(seen, shown)), self._timeout_s, self._home)
+            found = call_foreign(
+                lambda: _answer(self._policy.evaluate(seen, shown), shown), self._timeout_s, self._home
+            )
             return _unshielded(found, shown, target)
         except Overran as overran:
             error = f"{overran}; it is asked again after {REST_S:g} s"
@@ -82,7 +97,7 @@ def for_trial(policies: Sequence[Policy]) -> list[Policy]:
     return [policy.twin() if isinstance(policy, Guarded) else policy for policy in policies]
 
 
-def _answer(found: object) -> Target:
+def _answer(found: object, shown: Target) -> Target:
     """What a policy returned, as far as it must be looked at while it can still be interrupted."""
     if not isinstance(found, Target):
         raise PolicyBroken(f"it returned {type(found).__name__}, not a Target")
@@ -93,8 +108,13 @@ def _answer(found: object) -> Target:
             changes[name] = tuple(value)
         elif type(value) is not tuple:
             raise PolicyBroken(f"it returned {name} as {type(value).__name__}, not as a tuple")
-    if not isinstance(found.offers, Mapping):
-        raise PolicyBroken(f"it returned offers as {type(found.offers).__name__}, not as a mapping")
+    for name in ("offers", "placed"):
+        value = getattr(found, name)
+        if not isinstance(value, Mapping):
+            raise PolicyBroken(f"it returned {name} as {type(value).__name__}, not as a mapping")
+        if value is not getattr(shown, name):
+            # Another kind of mapping runs code of its own wherever it is read, and may take any time for it.
+            changes[name] = dict(value)
     return replace(found, **changes) if changes else found
 
 

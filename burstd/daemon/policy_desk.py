@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
+from pydantic_core import to_jsonable_python
 
 from burstd.daemon import logs
 from burstd.daemon.control_office import PolicyState, PolicyStates
@@ -14,7 +16,9 @@ from burstd.daemon.guard import Guarded
 from burstd.daemon.ready import Ready, prepare, rules
 from burstd.daemon.reconciler import Reconciler
 from burstd.model.command import CommandResult
+from burstd.model.errors import PolicyBroken
 from burstd.settings import SettingsError, diff, pools, until_restart
+from burstd.settings.foreign import call_foreign
 from burstd.settings.policy_files import Stamp, stamp_of
 from burstd.slurm.hostlist import expand
 from burstd.store import Store, StoreError
@@ -31,7 +35,7 @@ class PolicyDesk:
         self._reconciler = reconciler
         self._store = store
         self._packages: dict[str, Stamps] = {}
-        self._force = ready, _guards(reconciler)
+        self._force = ready, _guards(reconciler), _shown(ready)
         self._note_packages(ready)
         _warn(ready)
 
@@ -42,7 +46,7 @@ class PolicyDesk:
 
     def reload(self, by: str) -> CommandResult:
         """Takes settings and policies as they are on disk, or nothing of them."""
-        current, _ = self._force
+        current, *_ = self._force
         try:
             fresh = prepare(current.path)
             settings = until_restart(current.settings, fresh.settings)
@@ -56,7 +60,7 @@ class PolicyDesk:
         found += [f"policy {name} is {how}" for name, how in _changed(current, taken).items()]
         found += self._stale_packages(taken)
         text = "; ".join(found) or "nothing has changed"
-        self._force = taken, _guards(self._reconciler)
+        self._force = taken, _guards(self._reconciler), _shown(taken)
         logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
         log.info("settings taken", by=by, changes=text)
         _warn(taken)
@@ -69,16 +73,18 @@ class PolicyDesk:
     def attempt(self) -> CommandResult:
         """What the policies on disk would decide now, beside those in force; nothing of it is done."""
         try:
-            fresh = rules(prepare(self._force[0].path))
+            # Held until they were asked: modules of policies can be imported for as long.
+            ready = prepare(self._force[0].path)
+            policies = rules(ready).policies
         except SettingsError as error:
             return CommandResult(str(error), done=False, changed=False)
-        compared = self._reconciler.compare(fresh.policies)
+        compared = self._reconciler.compare(policies)
         return CommandResult("what the policies on disk would decide", changed=False, compared=compared)
 
     def states(self) -> PolicyStates:
         """All policies there are, those of the chain first; from any thread."""
-        ready, guards = self._force
-        chain = [_in_chain(ready, i, guard) for i, guard in enumerate(guards)]
+        ready, guards, shown = self._force
+        chain = [_in_chain(ready, i, guard, shown[i]) for i, guard in enumerate(guards)]
         names = [name for name in ready.plugins.names("policies") if name not in {p.name for p in chain}]
         rest = [PolicyState(name, " and ".join(map(str, ready.plugins.origins(name)))) for name in names]
         files = ready.plugins.files
@@ -114,11 +120,25 @@ def _guards(reconciler: Reconciler) -> tuple[Guarded, ...]:
     return tuple(p for p in reconciler.rules.policies if isinstance(p, Guarded))
 
 
-def _in_chain(ready: Ready, index: int, guard: Guarded) -> PolicyState:
-    chosen = ready.resolved.policies[index]
+def _shown(ready: Ready) -> tuple[Mapping[str, object], ...]:
+    """The settings of the policies of the chain as JSON has them: foreign code, which may hold anything."""
+
+    def show(settings: object) -> Mapping[str, object]:
+        return dict(to_jsonable_python(settings, fallback=str))
+
+    found: list[Mapping[str, object]] = []
+    for chosen in ready.resolved.policies:
+        try:
+            found.append(call_foreign(partial(show, chosen.settings), ready.plugins.timeout_s, chosen.home))
+        except PolicyBroken as error:
+            found.append({"they cannot be shown": str(error)})
+    return tuple(found)
+
+
+def _in_chain(ready: Ready, index: int, guard: Guarded, shown: Mapping[str, object]) -> PolicyState:
     asked = guard.asked
     return PolicyState(
-        guard.name, str(chosen.origin), index + 1, guard.hard, chosen.settings.model_dump(mode="json"),
+        guard.name, str(ready.resolved.policies[index].origin), index + 1, guard.hard, shown,
         asked.took_s if asked.at else None, asked.failing, asked.failed_at, asked.error,
     )  # fmt: skip
 

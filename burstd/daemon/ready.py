@@ -39,5 +39,7 @@ def rules(ready: Ready) -> Rules:
     """What may change while the daemon runs. Raises SettingsError for policies that cannot be made."""
     made = make_policies(ready.settings, ready.resolved, ready.plugins)
     timeout_s = ready.settings.policies.timeout_s
-    policies = tuple(Guarded(m.policy, timeout_s, m.chosen.home, hard=m.hard) for m in made)
+    policies = tuple(
+        Guarded(m.policy, timeout_s, m.chosen.home, name=m.chosen.name, hard=m.hard, last=m.last) for m in made
+    )
     return Rules(ready.pools, policies, ready.settings.tuning)

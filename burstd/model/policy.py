@@ -274,7 +274,11 @@ class Policy(Protocol):
 
     Constructed with its own settings by the plug-in of its name (see docs/policies.md). One that has an attribute
     ``hard`` which is true (a budget, a limit) is asked a second time after all others and after the administrator's
-    pins, so that nothing that they add passes it by; it must only take away.
+    pins, so that nothing that they add passes it by; it must only take away: what it adds is a failure.
+
+    One that has an attribute ``last`` (a whole number; without it 0) is asked after all those of which it is less,
+    wherever the settings name it. Limits have 1 and throttle 2: they count machines, and must not count what another
+    policy takes away afterwards, or what they refused for it would never come.
     """
 
     @property

@@ -21,6 +21,7 @@ class Made:
     chosen: Chosen
     policy: Policy
     hard: bool
+    last: int = 0
 
 
 def make_policies(settings: Settings, resolved: Resolved, plugins: Plugins) -> tuple[Made, ...]:
@@ -46,6 +47,9 @@ def make_policy(chosen: Chosen, timeout_s: float) -> Made:
             raise PolicyBroken(f"a {type(policy).__name__} came of it, which has no method evaluate()")
         if getattr(policy, "name", None) != chosen.name:
             raise PolicyBroken(f"its 'name' must be {chosen.name!r}, as its plug-in's")
-        return Made(chosen, cast("Policy", policy), bool(getattr(policy, "hard", False)))
+        last = getattr(policy, "last", 0)
+        if type(last) is not int:
+            raise PolicyBroken(f"its 'last' must be a whole number, not {last!r}")
+        return Made(chosen, cast("Policy", policy), bool(getattr(policy, "hard", False)), last)
 
     return call_foreign(made, timeout_s, chosen.home)

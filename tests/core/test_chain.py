@@ -271,7 +271,8 @@ def test_a_policy_may_release_an_idle_node_that_a_job_was_placed_on() -> None:
 def test_never_beyond_the_free_slots() -> None:
     found = target(job(), policies=(Doing(adding(*[want()] * 9)),))
     assert [w.slots for w in found.wants] == [("cpu1",), ("cpu2",), ("cpu3",), ("cpu4",)]
-    assert sum(r.verdict == "drop" for r in found.remarks) == 6
+    [drop] = [r.reason for r in found.remarks if r.verdict == "drop"]
+    assert drop == "6 node(s) (a floor): pool cpu has no free slot left for it"
     greedy = target(policies=(Doing(adding(want(nodes=5), want(nodes=2))),))
     assert [w.nodes for w in greedy.wants] == [2], "all of a want or none"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from policies.idle import Idle
 from policies.idle import Settings as IdleSettings
 
 SAMPLES = tuple(samples())
-BUSY = SAMPLES[2]
+BUSY = replace(SAMPLES[2], snapshot=replace(SAMPLES[2].snapshot, images={"sky": {"base": ("1",)}}))
 LIMIT_S = 0.2
 
 
@@ -42,7 +42,7 @@ class Does:
 
 
 def guarded(act: Callable[[Snapshot, Target], Any], limit_s: float = 5.0, *, hard: bool = False) -> Guarded:
-    return Guarded(Does(act), limit_s, hard=hard)
+    return Guarded(Does(act), limit_s, name="wild", hard=hard)
 
 
 def fails(error: type[BaseException]) -> Callable[[Snapshot, Target], Target]:
@@ -73,6 +73,24 @@ def endless_wants(_: Snapshot, target: Target) -> Target:
     return replace(target, wants=more())
 
 
+class Slow(Mapping[str, Any]):
+    """A mapping that takes its time for each look at it."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise KeyError(key)
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[str]:
+        time.sleep(1000)
+        return iter(())
+
+
+def slow_offers(_: Snapshot, target: Target) -> Target:
+    return replace(target, offers=Slow())
+
+
 ERRORS: tuple[type[BaseException], ...] = (
     ValueError, MemoryError, RecursionError, StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, BaseException,
 )  # fmt: skip
@@ -81,6 +99,8 @@ MUTATES: tuple[Callable[[Snapshot, Target], Any], ...] = (
     lambda s, _: s.clouds.pop("sky"),  # type: ignore[attr-defined]
     lambda s, _: s.slurm.nodes.update(x=1),  # type: ignore[union-attr]
     lambda _, t: t.offers.__setitem__("cpu", ()),  # type: ignore[index]
+    lambda s, _: s.progress.absent.update(c=1),  # type: ignore[attr-defined]
+    lambda s, _: s.images["sky"].update(base=("2",)),  # type: ignore[attr-defined]
     lambda _, t: t.wants.append(1),  # type: ignore[attr-defined]
     lambda s, _: setattr(s, "now", 0.0),
 )
@@ -105,7 +125,7 @@ def test_whatever_it_raises_is_a_failure_of_the_policy(error: type[BaseException
         guarded(fails(error)).evaluate(BUSY.snapshot, BUSY.target)
 
 
-@pytest.mark.parametrize("act", [recurses, swallows, endless_wants, *MUTATES])
+@pytest.mark.parametrize("act", [recurses, swallows, endless_wants, slow_offers, *MUTATES])
 def test_it_is_stopped(act: Callable[[Snapshot, Target], Target]) -> None:
     pools, offers = dict(BUSY.snapshot.pools), dict(BUSY.target.offers)
     with pytest.raises(PolicyBroken):
@@ -117,12 +137,12 @@ def test_one_that_works_changes_nothing_by_being_watched() -> None:
     idle = Idle(IdleSettings(min_nodes=2))
     for sample in SAMPLES:
         if isinstance(sample.snapshot.slurm, SlurmView):
-            guard = Guarded(idle, 5.0)
+            guard = Guarded(idle, 5.0, name="idle")
             found = guard.evaluate(sample.snapshot, sample.target)
             assert found == idle.evaluate(sample.snapshot, sample.target)
             assert type(found.offers) is type(sample.target.offers)
             assert (guard.asked.at, guard.asked.failing, guard.asked.error) == (NOW, False, "")
-    whole = decide(BUSY.snapshot, [Guarded(idle, 5.0)], Tuning())
+    whole = decide(BUSY.snapshot, [Guarded(idle, 5.0, name="idle")], Tuning())
     assert whole == decide(BUSY.snapshot, [idle], Tuning())
 
 

@@ -169,6 +169,50 @@ def test_what_those_on_disk_would_decide_is_told_and_not_done(site: Site) -> Non
     assert f"{site.nights}:5: SyntaxError" in site.desk.attempt().text
 
 
+def test_what_is_tried_may_import_when_it_is_asked(site: Site) -> None:
+    package = site.nights.parent / "dusk"
+    package.mkdir(mode=0o755)
+    text = NIGHTS.replace("nights", "dusk").replace("        if not", "        from .words import WORD\n        if not")
+    site.write(package / "__init__.py", text)
+    site.write(package / "words.py", "WORD = 1\n")
+    site.change(site.toml, '"nights"]', '"dusk"]')
+    result = site.desk.attempt()
+    assert result.compared is not None
+    assert result.compared[2].target.failed == ()
+
+
+def test_its_name_is_asked_for_once(site: Site) -> None:
+    names = """
+    @property
+    def name(self):
+        return NAMES.pop()
+"""
+    site.change(site.nights, '    name: str = "nights"\n', names)
+    site.change(site.nights, "class Settings", 'NAMES = ["nights"]\n\nclass Settings')
+    assert site.desk.reload("user:root").done
+    site.reconciler.step()
+    assert (site.desk.states().policies[1].name, site.reconciler.alarm) == ("nights", "")
+
+
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ("since: object = object()", "<object object at "),
+        ("when: Broken = Broken()", "RuntimeError: no words for it"),
+    ],
+)
+def test_settings_that_json_does_not_know_can_be_shown(site: Site, field: str, shown: str) -> None:
+    broken = "class Broken:\n    def __str__(self):\n        raise RuntimeError('no words for it')\n\n"
+    site.change(site.nights, "class Settings", broken + "class Settings")
+    site.change(
+        site.nights,
+        "    shut: bool",
+        f"    model_config = {{'arbitrary_types_allowed': True}}\n    {field}\n    shut: bool",
+    )
+    assert site.desk.reload("user:root").done
+    assert shown in str(site.desk.states().policies[1].settings)
+
+
 def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: Site) -> None:
     world = site.world
     first = world.slurm.submit(JobSpec(run_s=60))
