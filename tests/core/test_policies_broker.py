@@ -13,6 +13,7 @@ from burstd.model.job import Job
 from burstd.model.offer import Hardware
 from burstd.model.policy import Policy, Target
 from burstd.model.shape import Gres, Shape
+from policies.wishes import Wishes, parse
 
 from .worlds import job, offer, pool, said, wants, world
 
@@ -171,6 +172,22 @@ def test_what_is_not_known_is_not_taken() -> None:
     assert kinds(job(comment="burst: gpu-mem=1G"), offers={"*/mi/*": {"gpu_memory": "192G"}}) == [["p4", "mi", "p5"]]
     assert kinds(job(comment="burst: gpu-model=x1"), offers={"*/p4/*": {"gpu_models": ["X1"]}}) == [["p4"]]
     assert kinds(job(comment="burst: amd-gpu=1"), offers={"*/p4/*": {"gpu_maker": "amd"}}) == [["p4", "mi"]]
+
+
+def test_like_wishes_are_read_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def reading(text: str) -> Wishes:
+        read.append(text)
+        return parse(text)
+
+    monkeypatch.setattr("policies.broker.parse", reading)
+    rows = [job(str(n), exclusive=True, comment="burst: gpu=1") for n in range(4)]
+    found = decided(*rows)
+    assert (len(found.wants), len(read)) == (4, 1)
+    assert [r.reason for r in found.remarks if r.by == "broker" and r.verdict == "order"] == [
+        "4 node(s) are for their jobs only, which wish gpu=1"
+    ]
 
 
 def test_a_wrong_size_in_the_settings_is_named() -> None:

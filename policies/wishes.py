@@ -1,0 +1,201 @@
+"""The language of wishes that the policy ``broker`` understands: what a job says, held against what a machine has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from math import ceil
+
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_MIB = {"K": Decimal(1) / 1024, "": Decimal(1), "M": Decimal(1), "G": Decimal(1024), "T": Decimal(1024) ** 2}
+_MOST = 500
+"""Characters of the wishes of a job."""
+ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "arm": "aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What an offer's machine has, as far as is known; words in lower case."""
+
+    cpus: int
+    memory_mib: int
+    gpus: int
+    maker: str
+    models: frozenset[str]
+    gpu_memory_mib: int
+    arch: str
+    containers: frozenset[str]
+    tags: frozenset[str]
+
+
+_Check = Callable[[Machine], str]
+"""Why a machine does not have what is wished; empty: it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What one job wishes, or what is wrong with how it says so."""
+
+    text: str
+    checks: tuple[_Check, ...] = ()
+    fault: str = ""
+
+    def refusal(self, machine: Machine) -> str:
+        """Why a machine does not have it all; empty: it has."""
+        return next((why for check in self.checks if (why := check(machine))), "")
+
+
+def parse(text: str) -> Wishes:
+    """Reads ``nvidia-gpu=3 mem=300 ...``."""
+    # It stands in messages that others read.
+    shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(shown) > _MOST:
+        return Wishes(shown[:_MOST], fault=f"burst: wishes are to have no more than {_MOST} characters")
+    checks: list[_Check] = []
+    for part in shown.split():
+        word, equals, value = part.partition("=")
+        make = _WORDS.get(word.lower())
+        if make is None:
+            return Wishes(shown, fault=f"burst: word {word!r} is not known; known are {', '.join(_WORDS)}")
+        if not equals or not value:
+            return Wishes(shown, fault=f"burst: {word} lacks a value: {word}=...")
+        try:
+            checks.append(make(value.lower()))
+        except ValueError as error:
+            return Wishes(shown, fault=f"burst: {part}: {error}")
+    return Wishes(shown, tuple(checks))
+
+
+def _gpus(maker: str) -> Callable[[str], _Check]:
+    def make(value: str) -> _Check:
+        least = _number(value)
+        what = f"{maker} GPUs".strip()
+        return lambda m: (
+            f"it has {m.gpus} GPUs, and {least} are wished"
+            if m.gpus < least
+            else f"its GPUs are not known to be {what}"
+            if least and maker and m.maker != maker
+            else ""
+        )
+
+    return make
+
+
+def _cpus(value: str) -> _Check:
+    least = _number(value)
+    return lambda m: f"it has {m.cpus} CPUs, and {least} are wished" if m.cpus < least else ""
+
+
+def _memory(value: str) -> _Check:
+    least = size(value)
+    return lambda m: f"it has {m.memory_mib} MiB of memory, and {least} are wished" if m.memory_mib < least else ""
+
+
+def _gpu_memory(value: str) -> _Check:
+    least = size(value)
+
+    def check(machine: Machine) -> str:
+        there = machine.gpu_memory_mib
+        if there >= least:
+            return ""
+        return f"its GPUs have {there} MiB, and {least} are wished" if there else "its GPUs' memory is not known"
+
+    return check
+
+
+def _models(value: str) -> _Check:
+    wished = _either(value)
+
+    def check(machine: Machine) -> str:
+        if any(fnmatchcase(model, pattern) for model in machine.models for pattern in wished):
+            return ""
+        return (
+            f"its GPUs are {_listed(machine.models)}, not {value}"
+            if machine.gpus
+            else f"it has no GPU, let alone {value}"
+        )
+
+    return check
+
+
+def _architecture(value: str) -> _Check:
+    wished = {ARCHITECTURES.get(word, word) for word in _either(value)}
+    return lambda m: "" if m.arch in wished else f"its architecture is {m.arch or 'not known'}, not {value}"
+
+
+def _containers(value: str) -> _Check:
+    return _all_of(value, "containers", lambda machine: machine.containers)
+
+
+def _tags(value: str) -> _Check:
+    return _all_of(value, "tags", lambda machine: machine.tags)
+
+
+def _not_tags(value: str) -> _Check:
+    shunned = frozenset(word for part in _both(value) for word in _either(part))
+    return lambda m: f"it has the tag {_listed(shunned & m.tags)}" if shunned & m.tags else ""
+
+
+def _all_of(value: str, what: str, there: Callable[[Machine], frozenset[str]]) -> _Check:
+    wished = [frozenset(_either(part)) for part in _both(value)]
+    return lambda m: (
+        ""
+        if all(some & there(m) for some in wished)
+        else f"its {what} are {_listed(there(m))}, and {value} is wished"
+    )  # fmt: skip
+
+
+_WORDS: Mapping[str, Callable[[str], _Check]] = {
+    "nvidia-gpu": _gpus("nvidia"),
+    "amd-gpu": _gpus("amd"),
+    "gpu": _gpus(""),
+    "cpu": _cpus,
+    "mem": _memory,
+    "gpu-model": _models,
+    "gpu-mem": _gpu_memory,
+    "arch": _architecture,
+    "container": _containers,
+    "tag": _tags,
+    "not-tag": _not_tags,
+}
+
+
+def _number(value: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", value):
+        raise ValueError("must be a number, such as 3 or 1.5")
+    return ceil(Decimal(value))
+
+
+def size(value: str) -> int:
+    """MiB, rounded up, of a number with or without a unit; raises ValueError where it is none."""
+    found = _SIZE.fullmatch(value.strip())
+    if found is None:
+        raise ValueError("must be MiB, or a number and a unit: K, M, G or T")
+    return ceil(Decimal(found[1]) * _MIB[found[2].upper()])
+
+
+def _either(value: str) -> tuple[str, ...]:
+    return _words(value, "|")
+
+
+def _both(value: str) -> tuple[str, ...]:
+    return _words(value, ",")
+
+
+def _words(value: str, between: str) -> tuple[str, ...]:
+    words = tuple(value.split(between))
+    if not all(words):
+        raise ValueError("must be words, with '|' or ',' between them")
+    return words
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words)) or "not known"
+
+
+def lower(words: Iterable[str]) -> frozenset[str]:
+    """Words as they are compared."""
+    return frozenset(word.lower() for word in words)
