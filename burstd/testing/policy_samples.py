@@ -12,13 +12,16 @@ from decimal import Decimal
 from typing import Any
 
 from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.data import DataView, StageState
 from burstd.model.job import Job, JobState
 from burstd.model.money import Spent
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, OfferRule, Pool
+from burstd.model.outlook import Outlook
 from burstd.model.policy import Release, Remark, Target, Want
 from burstd.model.shape import Gres, Shape
-from burstd.model.snapshot import Breaker, CloudView, Launched, Pin, SlurmView, Snapshot, Unavailable
+from burstd.model.snapshot import Breaker, CloudView, Gone, Launched, Pin, SlurmView, Snapshot, Unavailable
+from burstd.testing.foreseen import Foreseen
 
 NOW = 1_772_452_800.0
 """A Monday in March 2026, at noon (UTC)."""
@@ -59,7 +62,8 @@ def samples() -> Iterator[Sample]:
     yield _sample(
         "jobs of several users and projects",
         (_job("101", account="atlas"), _job("102", user="bob", account="belle", submitted=NOW - 7200),
-         _job("103", user="eve", partitions=("gpu",), gres_per_node=(Gres("gpu", "v100", 2),), time_limit_s=86_400),
+         _job("103", user="eve", partitions=("gpu",), gres_per_node=(Gres("gpu", "v100", 2),), time_limit_s=86_400,
+              comment="burst: gpu-model=v100"),
          _job("104", tasks=20, array_job_id="104", array_tasks="1-20", time_limit_s=0.0)),
     )  # fmt: skip
     yield _sample("a multi-node job", (_job("201", nodes=3, cpus=12), _job("202", user="bob")))
@@ -77,10 +81,49 @@ def samples() -> Iterator[Sample]:
         _sample("a job of which spot machines were taken away", (_job("501", restarts=2),)),
         snapshot=replace(_snapshot((_job("501", restarts=2),)), interruptions={"501": frozenset({0, 1})}),
     )
+    yield _foreseen()
+    yield _gone()
     yield _worried()
     yield _without_offers()
     yield _unread()
     yield _sample("hundreds of jobs", tuple(_job(str(n), user=f"u{n % 40}", tasks=n % 3 + 1) for n in range(600, 1000)))
+
+
+def _foreseen() -> Sample:
+    """The site's own nodes start some soon, some late and some never; the input of two is in a store."""
+    jobs = (
+        _job("511"), _job("512", user="bob", account="belle", submitted=NOW - 90_000, time_limit_s=864_000.0),
+        _job("513", account="atlas"), _job("514", user="eve", partitions=("gpu",), tasks=3, array_job_id="514",
+             array_tasks="1-3"), _job("515", nodes=2),
+    )  # fmt: skip
+    found = _sample("jobs that the site's own nodes start soon, late or never, with and without data", jobs)
+    never = float("inf")
+    outlook = {
+        "511": Outlook(NOW + 60, "slurm", 600.0, "time limit", 240.0, 0.0, NOW + 60),
+        "512": Outlook(NOW + 90_000, "none", 864_000.0, "time limit", 240.0, 0.0, NOW + 90_000),
+        "513": Outlook(never, "none", 3600.0, "12 jobs of ada", 240.0, 1800.0, never),
+        "514": Outlook(NOW, "queue", 0.0, "none", 0.0, 0.0, never),
+        "515": Outlook(NOW + 7200, "history", 3600.0, "time limit", 240.0, 0.0, NOW + 7200),
+    }
+    data = {
+        "511": DataView(StageState.STAGED, 0.0, since=NOW - 60, store="s3", size=2**30),
+        "513": DataView(StageState.SENDING, NOW + 1800, since=NOW - 60, store="s3", size=2**40, left=2**39),
+        "515": DataView(StageState.STAGED, 0.0, since=NOW - 60, store="s3", size=2**40),
+    }
+    return replace(found, snapshot=replace(found.snapshot, outlook=Foreseen(outlook), data=data))
+
+
+def _gone() -> Sample:
+    """Machines that ended a moment ago: taken back by the cloud, never ready, and as they should."""
+    found = _sample("machines that were lost, and some that nobody used", (_job("521"), _job("522", user="bob")))
+    claims = [
+        _claim(slot, state=ClaimState.GONE, error=error)
+        for slot in POOLS["cpu"].slots
+        for error in ("boot", "interrupted")
+    ]
+    unused = [_claim("gpu-1", state=ClaimState.GONE), _claim("gpu-2", state=ClaimState.GONE)]
+    gone = tuple(Gone(NOW - 30 * n, claim) for n, claim in enumerate([*claims, *unused], 1))
+    return replace(found, snapshot=replace(found.snapshot, gone=gone))
 
 
 def _worried() -> Sample:

@@ -6,7 +6,6 @@ Times are within an hour of NOW, slots are ``POOL-N``, users ``ada``, ``bob`` an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
@@ -18,10 +17,11 @@ from burstd.model.job import Job, JobState
 from burstd.model.money import Spent
 from burstd.model.node import Node, Reservation
 from burstd.model.offer import Offer, OfferRule, Pool
-from burstd.model.outlook import Leaves, Outlook, Outlooks
+from burstd.model.outlook import Outlook
 from burstd.model.policy import Release, Remark, Target, Want
 from burstd.model.shape import Gres, Shape
 from burstd.model.snapshot import Breaker, CloudView, Gone, Launched, Pin, SlurmView, Snapshot, Unavailable
+from burstd.testing.foreseen import Foreseen
 
 NOW = 1_700_000_000.0
 USERS = ("ada", "bob", "eve")
@@ -223,16 +223,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         data={row.id: draw(_data()) for row in rows[:3] if draw(st.integers(0, 3)) == 0},
         interruptions={row.id: frozenset(range(draw(st.integers(1, 3)))) for row in rows[-1:] if draw(st.booleans())},
     )
-    return replace(seen_now, outlook=_Drawn({row.id: draw(_outlooks()) for row in rows if draw(st.booleans())}))
-
-
-class _Drawn(dict[str, Outlook], Outlooks):
-    """Outlooks that are the same whoever leaves."""
-
-    def assuming(self, leaves: Leaves) -> Mapping[str, Outlook]:
-        for job, outlook in self.items():
-            leaves(job, outlook)
-        return self
+    return replace(seen_now, outlook=Foreseen({row.id: draw(_outlooks()) for row in rows if draw(st.booleans())}))
 
 
 def _outlooks() -> st.SearchStrategy[Outlook]:

@@ -8,9 +8,11 @@ from decimal import Decimal
 from itertools import count
 
 import pytest
+from hypothesis import Phase, find, settings
 
 import policies.backlog
 import policies.broker
+import policies.budget
 import policies.data_locality
 import policies.idle
 import policies.limits
@@ -21,10 +23,12 @@ import policies.wait_aware
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.node import Node
 from burstd.model.offer import Offer, Pool
-from burstd.model.policy import Release, Target, Want
+from burstd.model.policy import PolicyPlugin, Release, Target, Want
 from burstd.model.shape import Shape
 from burstd.model.snapshot import SlurmView, Snapshot
 from burstd.testing.policy_contract import PolicyContract, check
+from burstd.testing.policy_samples import samples
+from burstd.testing.strategies import situations
 
 ALWAYS = {"cron": "* * * * *", "length": "1h"}
 DAY = "2001-01-02"
@@ -94,6 +98,33 @@ class TestDataLocality(PolicyContract):
 class TestBroker(PolicyContract):
     plugin = policies.broker.plugin
     tried = ({}, {"own_machines": False, "offers": {"sky/*": {"tags": ["eu"], "gpu_memory": "40G"}}})
+
+
+REACHED: tuple[tuple[PolicyPlugin, dict[str, object]], ...] = (
+    (policies.backlog.plugin, {"min_jobs": 9}),
+    (policies.broker.plugin, {"offers": {"sky/*": {"tags": ["eu"]}}}),
+    (policies.budget.plugin, {"limit": 1}),
+    (policies.data_locality.plugin, {"near": {"s3": ["sky/*"]}, "far": "never", "max_gib": 1}),
+    (policies.idle.plugin, {"keep_alive_s": 86_400}),
+    (policies.limits.plugin, {"nodes": 0}),
+    (policies.schedule.plugin, {"windows": {"all": {**ALWAYS, "burst": False}}}),
+    (policies.spot.plugin, {"max_nodes": 0}),
+    (policies.throttle.plugin, {"pool_failures": 1}),
+    (policies.wait_aware.plugin, {"value": 1, "patience_s": 1_000_000}),
+)
+
+
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@pytest.mark.parametrize(("plugin", "given_"), REACHED, ids=[plugin.name for plugin, _ in REACHED])
+def test_the_samples_and_the_drawn_worlds_try_it(plugin: PolicyPlugin, given_: dict[str, object]) -> None:
+    policy = plugin.make(plugin.settings(**given_))
+    told = [s.title for s in samples() if check(policy, s.snapshot, s.target).remarks != s.target.remarks]
+    assert told
+    find(
+        situations(),
+        lambda s: check(policy, *s).remarks != s[1].remarks,
+        settings=settings(max_examples=1000, database=None, phases=[Phase.generate]),
+    )
 
 
 SHAPE = Shape(4, 8000)
