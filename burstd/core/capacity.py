@@ -220,7 +220,7 @@ def capacity(snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str]) -> C
         found = _of_claim(claim, pool, seen, claim.slot in snapshot.held_slots, stencils)
         if found is not None:
             owner = bound.get(claim.slot, "") or (claim.gang if found.kind is Kind.COMING else "")
-            if claim.private:
+            if claim.id in private:
                 for word in private[claim.id]:
                     reserved.setdefault(word, []).append(found)
             elif owner in gangs or claim.slot in bound:

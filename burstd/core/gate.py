@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-from burstd.core.private import Binder, left_alone, open_to_all, stranded
+from burstd.core.offers import TOO_LATE
+from burstd.core.private import Binder, came_too_late, left_alone, open_to_all, stranded, used_up
 from burstd.core.retry import begins_anew, wary
 from burstd.core.spot import why_closed
 from burstd.core.tuning import Tuning
@@ -59,6 +60,7 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
     kept = {slot for job_id, slots in bound.items() if job_id not in freed for slot in slots}
     out = {c.slot for c in view.snapshot.claims if c.state is S.OPEN and c.slot not in kept and c.slot not in closing}
     out -= {c.slot for c in view.snapshot.claims if c.private and c.slot in out and not open_to_all(c, view)}
+    out -= {c.slot for c in view.snapshot.claims if c.slot in out and used_up(c, view.now)}
     out |= {c.slot for c in opens}
     # Slots of a pool that was taken out of the settings stay shut: nobody would serve what Slurm starts there.
     orphaned = {slot for slot in view.gated - view.slots if view.slurm.nodes.get(slot) is not None}
@@ -228,6 +230,11 @@ def hold_ready(view: View, target: Target) -> list[Action]:
         if claim.state is not S.READY:
             continue
         if done := left_alone(claim, view):
+            if came_too_late(claim, view):
+                # A failure, so that its like is not booted again and again until the budget is gone.
+                words = f"{done}: it took longer than overhead_s of [policies.budget] to boot"
+                moves.append(Move(claim.id, S.READY, S.FAILED, words, error=TOO_LATE))
+                continue
             reason = done
         elif claim.id in released or claim.slot in view.snapshot.held_slots:
             reason = released.get(claim.id, "held by an administrator")

@@ -111,6 +111,9 @@ BY_LAUNCH = frozenset(
 """Causes that a launch which was carried out disproves; the others are disproved by a node that is ready."""
 LATE = frozenset({"capacity", "image", "request"})
 """Of these, what some clouds find only after they have taken the launch: a node that is ready disproves it."""
+TOO_LATE = "too_late"
+"""A machine was ready when what a budget has reserved for it did not cover its jobs any more: that it is ready, or its
+launch carried out, disproves nothing; the wait ends by itself."""
 
 
 def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
@@ -209,7 +212,10 @@ def longer(
 def mended_by(breakers: Iterable[Breaker], offer: Offer, *, ready: bool) -> tuple[Breaker, ...]:
     """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and proving a node."""
     parts = _parts(offer)
-    return tuple(b for b in breakers if ready == (b.cause not in BY_LAUNCH - LATE) and _covers(b.key, parts))
+    proofs = BY_LAUNCH - LATE
+    return tuple(
+        b for b in breakers if b.cause != TOO_LATE and ready == (b.cause not in proofs) and _covers(b.key, parts)
+    )
 
 
 def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:

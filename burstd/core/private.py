@@ -5,13 +5,15 @@ premises (Want.alone). Such a machine is never opened to all. Its own jobs are b
 is room, and only while what a budget has reserved for it covers the time limit of the next one; then it ends with the
 last of them. So whatever users submit and Slurm starts, it costs no more than was reserved.
 
+A node that was started for no job, and that a budget pays for, is open to all until what is reserved for it is used up.
+
 Slurm binds no components of het jobs. For these, and for jobs that Slurm would not take into a reservation, the node
 opens until they have started, and is closed to new jobs then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from burstd.core.demand import task_ids
@@ -26,19 +28,35 @@ from burstd.model.snapshot import SlurmView, Snapshot
 REASON, ALONE = "a budget pays for it", "a policy keeps others off it"
 
 
-def affordable(claim: Claim, find: Callable[[str], Job | None], now: float) -> list[Job]:
+def affordable(claim: Claim, view: View) -> list[Job]:
     """The jobs of a claim that wait and that what is reserved for it covers, in its order."""
-    own = (find(job_id) for job_id in dict.fromkeys(claim.jobs))
-    return _covered(claim, (job for job in own if job is not None), now)
+    own = (view.job(job_id) for job_id in dict.fromkeys(claim.jobs))
+    return _covered(claim, (job for job in own if job is not None), view.snapshot)
 
 
-def _covered(claim: Claim, jobs: Iterable[Job], now: float) -> list[Job]:
-    return [job for job in jobs if job.state is JobState.PENDING and claim.covers(job.time_limit_s + END_S, now)]
+def _covered(claim: Claim, jobs: Iterable[Job], snapshot: Snapshot) -> list[Job]:
+    return [
+        job
+        for job in jobs
+        if job.state is JobState.PENDING
+        and claim.covers(job.time_limit_s + END_S, snapshot.now)
+        and (job.time_limit_s or not claim.reserved or _unused(claim, snapshot))
+    ]
+
+
+def _unused(claim: Claim, snapshot: Snapshot) -> bool:
+    """Before its first jobs run: what is left then covers no other job without a time limit."""
+    return claim.opened is None or any(claim.slot in names for names in snapshot.bound.values())
+
+
+def used_up(claim: Claim, now: float) -> bool:
+    """A node for no job of which all that a budget has reserved for it is spent: no job is to start on it any more."""
+    return bool(claim.reserved) and not claim.jobs and not claim.covers(END_S, now)
 
 
 def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]:
-    """By private claim the words (jobs, tasks, its gang) of those that may use its room now."""
-    claims = [claim for claim in snapshot.claims if claim.private]
+    """By private claim the words (jobs, tasks, its gang) of those that may use its room now; none: nobody may."""
+    claims = [claim for claim in snapshot.claims if claim.private or used_up(claim, snapshot.now)]
     if not claims:
         return {}
     wanted = {job for claim in claims for job in claim.jobs}
@@ -55,7 +73,7 @@ def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]
     found: dict[str, tuple[str, ...]] = {}
     for claim in claims:
         found_jobs = (job for word in dict.fromkeys(claim.jobs) for job in rows.get(word, ()))
-        own = (job.id for job in _covered(claim, found_jobs, snapshot.now))
+        own = (job.id for job in _covered(claim, found_jobs, snapshot))
         words = dict.fromkeys((*bound.get(claim.slot, ()), claim.gang, *own))
         found[claim.id] = tuple(word for word in words if word)
     return found
@@ -64,18 +82,30 @@ def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]
 def left_alone(claim: Claim, view: View) -> str:
     """Why an idle machine of a budget is to go; empty: it is not, or is no such machine."""
     node = view.node(claim.slot)
-    if not claim.private or node is None or node.busy:
+    if node is None or node.busy:
         return ""
-    if affordable(claim, view.job, view.now):
+    if used_up(claim, view.now):
+        return f"the {_held(claim)} reserved for it are used up"
+    if not claim.private or affordable(claim, view):
         return ""
     # An administrator's hold keeps it, but not for more than is reserved.
     if view.snapshot.paused and claim.covers(END_S, view.now):
         return ""
     waits = [job_id for job_id in claim.jobs if view.waits(job_id)]
     if waits:
-        held = f"{claim.reserved:.2f} {claim.offer.currency}"
-        return f"what is left of the {held} reserved for it does not cover job {waits[0]}"
+        return f"what is left of the {_held(claim)} reserved for it does not cover job {waits[0]}"
     return f"its jobs are done, and {why(claim)}"
+
+
+def came_too_late(claim: Claim, view: View) -> bool:
+    """Whether what is reserved for a READY machine covered none of its jobs when it became ready: the boot was long."""
+    waits = [job for job_id in claim.jobs if view.waits(job_id) and (job := view.job(job_id)) is not None]
+    late = bool(claim.reserved) and claim.opened is None and bool(waits)
+    return late and not any(claim.covers(job.time_limit_s + END_S, claim.since) for job in waits)
+
+
+def _held(claim: Claim) -> str:
+    return f"{claim.reserved:.2f} {claim.offer.currency}"
 
 
 def stranded(claim: Claim, view: View, after_s: float) -> str:
@@ -97,7 +127,7 @@ def why(claim: Claim) -> str:
 
 def open_to_all(claim: Claim, view: View) -> bool:
     """Whether its node opens because Slurm cannot bind a job that it waits for."""
-    return any(_refused(job, view) for job in affordable(claim, view.job, view.now))
+    return any(_refused(job, view) for job in affordable(claim, view))
 
 
 def _refused(job: Job, view: View) -> bool:
@@ -127,7 +157,7 @@ class Binder:
 
     def binds(self, claim: Claim) -> Iterator[Bind]:
         """Of a claim that is READY, or OPEN with room for one more."""
-        for job in affordable(claim, self.view.job, self.view.now):
+        for job in affordable(claim, self.view):
             fits = claim.state is S.READY or claim.slot in self.placed.get(job.id, ())
             if fits and job.nodes <= 1 and _bindable(job, self.view) and (word := self._word(job)):
                 claims = (claim.id,) if claim.state is S.READY else ()
@@ -135,7 +165,7 @@ class Binder:
 
     def gang(self, claims: list[Claim], job: Job) -> Bind | None:
         """Of the nodes of one job, all of them ready."""
-        if any(job not in affordable(claim, self.view.job, self.view.now) for claim in claims):
+        if any(job not in affordable(claim, self.view) for claim in claims):
             return None
         word = claims[0].gang if job.array_tasks else job.id
         if not _bindable(job, self.view) or self._bound(word):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from burstd.core.offers import (
     BACKOFF,
+    TOO_LATE,
     Covering,
     breaker_key,
     candidates,
@@ -146,6 +147,8 @@ def test_success_ends_what_it_disproves() -> None:
     assert mended_by(breakers, offer(), ready=False) == (quota,)
     # Some clouds find later that they have none.
     assert mended_by(breakers, offer(), ready=True) == (capacity, boot)
+    late = next_breaker(None, offer(), TOO_LATE, NOW)
+    assert [mended_by((late,), offer(), ready=ready) for ready in (False, True)] == [(), ()]
 
 
 _WORDS = [

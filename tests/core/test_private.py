@@ -88,8 +88,25 @@ ARRAY: dict[str, Any] = {"array_job_id": "1", "array_tasks": "3-5", "tasks": 3}
         ("while its job runs it stays behind the gate",
          seen(waiting(state=JobState.RUNNING), claims=(paid(state=S.OPEN),), busy=("cpu1",)), []),
         ("after its job it goes", seen(claims=(paid(state=S.OPEN),)), ["close c-cpu1"]),
-        ("it came too late", seen(waiting(), claims=(paid(billed_from=NOW - 1200),)),
+        ("it waited too long", seen(waiting(), claims=(paid(billed_from=NOW - 1200, since=NOW - 600),)),
          ["closing c-cpu1: what is left of the 1.33 EUR reserved for it does not cover job 1"]),
+        ("it came too late", seen(waiting(), claims=(paid(billed_from=NOW - 1200, since=NOW),)),
+         [("failed c-cpu1: what is left of the 1.33 EUR reserved for it does not cover job 1: it took longer than "
+           "overhead_s of [policies.budget] to boot")]),
+        ("of jobs without a time limit those that begin with it",
+         seen(waiting(**ARRAY, time_limit_s=0.0), claims=(paid(),)), ["bind 1_3 to cpu1"]),
+        ("and those that start while they do",
+         seen(waiting(**ARRAY, time_limit_s=0.0), claims=(paid(state=S.OPEN, opened=NOW),), busy=("cpu1",),
+              bound={"1_2": frozenset({"cpu1"})}), ["unbind 1_2", "bind 1_3 to cpu1 too"]),
+        ("but none later",
+         seen(waiting(**ARRAY, time_limit_s=0.0), claims=(paid(state=S.OPEN, opened=NOW - 60),), busy=("cpu1",)), []),
+        ("a node for no job is shut when its money is used up",
+         seen(waiting("2"), claims=(paid(state=S.OPEN, jobs=(), billed_from=NOW - 4790),), busy=("cpu1",)), []),
+        ("and not before",
+         seen(waiting("2"), claims=(paid(state=S.OPEN, jobs=(), billed_from=NOW - 4600),), busy=("cpu1",)),
+         ["outside cpu1"]),
+        ("then it goes when it is idle",
+         seen(claims=(paid(state=S.OPEN, jobs=(), billed_from=NOW - 4790),)), ["close c-cpu1"]),
         ("its job is gone", seen(claims=(paid(),)), ["closing c-cpu1: its jobs are done, and a budget pays for it"]),
         ("a job that Slurm does not bind",
          seen(waiting(), claims=(paid(),), progress=Progress(unbindable=frozenset({"1"}))),
@@ -138,6 +155,12 @@ def test_others_find_no_room_on_it_and_its_own_job_does(state: S) -> None:
     assert wants(make_target(others, ())) == [("cpu", 1, ("2",))]
     own = make_target(seen(waiting(exclusive=True), claims=(paid(state=state),)), ())
     assert (own.wants, own.placed) == ((), {"1": ("cpu1",)})
+
+
+@pytest.mark.parametrize(("age_s", "expected"), [(4600, []), (4790, [("cpu", 1, ("2",))])])
+def test_nobody_finds_room_on_a_node_whose_money_is_used_up(age_s: float, expected: list[object]) -> None:
+    spare = paid(state=S.OPEN, jobs=(), billed_from=NOW - age_s)
+    assert wants(make_target(seen(waiting("2"), claims=(spare,), busy=("cpu1",)), ())) == expected
 
 
 @pytest.mark.parametrize("state", [S.BOOTING, S.READY, S.OPEN])
