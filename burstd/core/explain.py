@@ -161,13 +161,14 @@ def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
     if last.by == "demand":
         remedy = meaning(job.reason).remedy.replace("JOBID", job.id)
         return (remedy,) if remedy else ()
+    if last.by != "placement":
+        known = _BY_POLICY.get(last.by, (f"see the policy {last.by} in burstd.toml",))
+        never = last.verdict == "impossible"
+        return tuple(r.replace("JOBID", job.id) for r in known if not (never and r.startswith("wait")))
     if last.verdict == "impossible" and "no offer" in last.reason:
         return ("name offers that are as large as its slots in the pool's rules, in burstd.toml",)
     if last.verdict == "impossible":
         return ("ask for what a pool has", "add a pool whose slots have it, in burstd.toml and slurm.conf")
-    if last.by != "placement":
-        known = _BY_POLICY.get(last.by, (f"see the policy {last.by} in burstd.toml",))
-        return tuple(remedy.replace("JOBID", job.id) for remedy in known)
     if "has not started it" in last.reason:
         return (f"scontrol show job {job.id}, and slurmctld's log: something that only Slurm knows keeps it",)
     if "no offer" in last.reason:

@@ -1,7 +1,8 @@
 """burstd's line in a job's comment: what it waits for, which node is coming for it, or where it runs.
 
 It is written into Slurm, so it says nothing that changes with every look: times are of the clock, what is left of a
-boot is in minutes.
+boot is in minutes. Every user of the cluster may read it there, and the accounting may keep it: of what a cloud, a
+store or a policy answered when it failed it says the kind only (``capacity``, ``auth``), never the words.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from burstd.model.claim import Claim, ClaimState
 from burstd.model.job import Job, JobState
 from burstd.model.plan import Plan
 from burstd.model.policy import Remark
-from burstd.model.snapshot import Snapshot
+from burstd.model.snapshot import Snapshot, Unavailable
 
 MOST_LETTERS = 240
 _SHOWN = 3
@@ -59,6 +60,7 @@ class Lines:
             for job in want.jobs:
                 self._coming.setdefault(job, {}).update(dict.fromkeys(want.slots, want.pool))
         self._boots: Mapping[str, Sequence[float]] | None = None
+        self._private = tuple(f": {words}" for words in _answers(snapshot, plan) if words)
 
     def word(self, job: Job) -> Remark | None:
         """The plan's last word on a job."""
@@ -78,6 +80,8 @@ class Lines:
         return self._line("waits", f"waits: {word.reason}")
 
     def _line(self, kind: str, text: str) -> Line:
+        for words in self._private:
+            text = text.replace(words, "")
         if "in " in text:
             text = _SPAN.sub(self._clock, text)
         text = " ".join(text.split())
@@ -122,6 +126,16 @@ class Lines:
             self._boots = boots(self._snapshot)
         takes = boot_estimate(self._boots.get(claim.pool if claim is not None else pool, ()))
         return takes - (self._snapshot.now - claim.created if claim is not None else 0.0)
+
+
+def _answers(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """What others answered when they failed, the longest first as one may be a part of another."""
+    found = {breaker.error for breaker in snapshot.breakers}
+    found |= {failed.error for failed in plan.target.failed}
+    found |= {view.error for view in snapshot.data.values()}
+    for cloud in snapshot.clouds.values():
+        found |= {part.error for part in (cloud.offers, cloud.instances) if isinstance(part, Unavailable)}
+    return sorted(found, key=lambda words: (-len(words), words))
 
 
 def price_text(price: Decimal) -> str:

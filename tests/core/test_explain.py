@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import policies.budget
 import policies.limits
 from burstd.core.chain import make_target
 from burstd.core.explain import Explanation, explain
@@ -83,6 +84,13 @@ def test_the_last_word_is_the_policys() -> None:
     assert [(r.by, r.verdict) for r in found.remarks] == [("placement", "boot"), ("limits", "wait")]
     assert found.verdict == "wait"
     assert found.remedies[0] == "wait until other nodes end"
+
+
+def test_what_a_budget_can_never_pay_has_the_budgets_remedy() -> None:
+    budget = policies.budget.plugin.make(policies.budget.plugin.settings(users={"ada": {"limit": "0.01"}}))
+    found = told(world(job(time_limit_s=600.0)), policies_=(budget,))
+    assert found.verdict == "impossible"
+    assert found.remedies == ("raise the limit in [policies.budget] of burstd.toml",)
 
 
 def test_pools_that_cannot_run_it_say_what_they_lack() -> None:

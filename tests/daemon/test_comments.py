@@ -19,7 +19,7 @@ from burstd.model.comment import joined, split
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.model.job import Job, JobState
 from burstd.model.plan import Plan
-from burstd.model.policy import Remark
+from burstd.model.policy import PolicyFailed, Remark
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
 from tests.core.worlds import NOW, claim, job, node, offer, world
@@ -52,7 +52,7 @@ def line(snapshot: Snapshot, job_id: str = "1", ours: str = "") -> Line | None:
 GANG = tuple(claim(f"cpu{n}", S.BOOTING if n < 3 else S.PROVING, jobs=("1",), gang="1") for n in (1, 2, 3, 4))
 BROKEN = next_breaker(None, offer(), "capacity", NOW, "none left")
 STOCKOUT = (
-    "waits: no offer for pool cpu can be used now: sky/r1/a/small/on-demand: failed 1 time(s) (capacity: none left),"
+    "waits: no offer for pool cpu can be used now: sky/r1/a/small/on-demand: failed 1 time(s) (capacity),"
     " tried again at 13:48 UTC"
 )
 LINES: list[tuple[str, Snapshot, str, str]] = [
@@ -103,6 +103,27 @@ def started(state: JobState = JobState.RUNNING, **fields: Any) -> Snapshot:
 def test_what_stands_there_once_it_has_started(snapshot: Snapshot, ours: str, text: str | None) -> None:
     found = line(snapshot, ours=ours)
     assert (found.text if found is not None else None) == text
+
+
+def test_what_a_cloud_answered_is_not_for_everybody() -> None:
+    words = "User: arn:aws:iam::1:user/burstd may not do ec2:RunInstances in 5 min"
+    broken = next_breaker(None, offer(), "auth", NOW, words)
+    found = line(world(job(), breakers=(broken,)))
+    assert found is not None
+    assert "failed 1 time(s) (auth), tried again at" in found.text
+    assert "arn" not in found.text
+
+    base = world(job())
+    silent = replace(base, clouds={"sky": replace(base.clouds["sky"], offers=Unavailable(words, NOW))})
+    found = line(silent)
+    assert found is not None
+    assert found.text.endswith("sky: its offers could not be read")
+
+    failed = replace(make_target(base, ()), failed=(PolicyFailed("names", words),))
+    held = Remark("names", "job:1", "wait", f"the policy failed: {words}")
+    told = Lines(base, Plan((), failed, (held,))).of(job(), "")
+    assert told is not None
+    assert told.text == "waits: the policy failed"
 
 
 def test_a_line_is_one_and_not_too_long() -> None:
