@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from burstd.model.errors import PolicyBroken
+from burstd.model.money import END_S
 from burstd.model.policy import Policy
 from burstd.settings.faults import Fault, SettingsError
 from burstd.settings.foreign import call_foreign
 from burstd.settings.plugins import Plugins
 from burstd.settings.resolve import Chosen, Resolved
-from burstd.settings.sections import Settings
+from burstd.settings.sections import Daemon, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,24 @@ def make_policies(settings: Settings, resolved: Resolved, plugins: Plugins) -> t
             made.append(make_policy(chosen, plugins.timeout_s))
         except PolicyBroken as error:
             faults.append(Fault(("policies", chosen.name), f"the policy cannot be made: {error}"))
+        if too_short := _too_short(chosen, settings.daemon):
+            faults.append(Fault(("policies", chosen.name, "overhead_s"), too_short))
     if faults:
         raise SettingsError(settings.source, faults)
     return tuple(made)
+
+
+def _too_short(chosen: Chosen, times: Daemon) -> str:
+    """What is wrong with ``overhead_s`` of a policy that has it: machines could come too late for what is reserved."""
+    overhead_s = getattr(chosen.settings, "overhead_s", None)
+    least = times.boot_timeout_s + times.prove_timeout_s + END_S
+    if not isinstance(overhead_s, (int, float)) or overhead_s >= least:
+        return ""
+    return (
+        f"must be at least {least:g}, daemon.boot_timeout_s ({times.boot_timeout_s:g}) and daemon.prove_timeout_s "
+        f"({times.prove_timeout_s:g}) and {END_S:g} s for the end (it is {overhead_s:g}): a machine that boots for as "
+        "long as it may would come too late for its jobs; raise it, or lower these two"
+    )
 
 
 def make_policy(chosen: Chosen, timeout_s: float) -> Made:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.settings import Plugins, Settings, SettingsError, loads, resolve
+from burstd.settings import Plugins, Settings, SettingsError, loads, make_policies, resolve
 from burstd.settings.plugins import Group, _loader
+from policies import budget
 
 
 class CloudSettings(BaseModel):
@@ -169,3 +170,25 @@ def test_a_packaged_policy_that_breaks_when_it_is_imported_is_named_with_its_lin
     assert f"line 2: policies.chain[0]: the plug-in 'site' fails when it is loaded: {tmp_path / name}/{says}" in str(
         raised.value
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[policies.budget]\noverhead_s = 800", "must be at least 900, daemon.boot_timeout_s (600) and "),
+        ("[daemon]\nboot_timeout_s = 1800", "must be at least 2100, daemon.boot_timeout_s (1800) and "),
+        ("[daemon]\nboot_timeout_s = 400\n[policies.budget]\noverhead_s = 700", ""),
+    ],
+    ids=["shorter than the default", "the default too short for a long boot", "long enough"],
+)
+def test_a_machine_may_not_come_too_late_for_what_is_reserved(text: str, fault: str) -> None:
+    plugins = Plugins({**LOADERS, "policies": {"budget": lambda: budget.plugin}})
+    given = settings(text, '["budget"]')
+    if not fault:
+        assert make_policies(given, resolve(given, plugins), plugins)
+        return
+    with pytest.raises(SettingsError) as found:
+        make_policies(given, resolve(given, plugins), plugins)
+    [one] = found.value.faults
+    assert one.path == ("policies", "budget", "overhead_s")
+    assert one.text.startswith(fault)
