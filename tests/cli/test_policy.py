@@ -99,7 +99,7 @@ def test_check_tries_the_chain_and_the_folder(run: Run, site: Path) -> None:
     outcome = run("policy", "check", "--config", str(site))
     assert outcome.code == 0
     assert f"ok  nights  1 in the chain  {file}\n" in outcome.out
-    assert "All is well: 2 policies keep the contract in 12 situations.\n" in outcome.out
+    assert "All is well: 2 policies keep the contract in 14 situations.\n" in outcome.out
     write(file.with_name("days.py"), POLICY.replace('"nights"', '"days"'))
     write(file.with_name("broken.py"), "oops\n")
     answer = json.loads(run("policy", "check", "--config", str(site), "--json").out)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -154,12 +155,17 @@ LIMITS = shipped("limits", nodes=NODES, pools={"*": {"nodes": OF_POOL}}, users={
 BUDGET = shipped("budget", limit=MONEY, users={"bob": {"limit": 0}}, unlimited_s=3600)
 broken = st.builds(Broken, st.sampled_from(ACTS), st.sampled_from(("odd", "strange")), st.booleans())
 getting_through = st.builds(Broken, st.sampled_from(WELL), st.just("odd"))
+well = st.lists(st.one_of(getting_through, st.sampled_from(SHIPPED)), max_size=3)
 chains = st.lists(st.one_of(broken, getting_through, st.sampled_from(SHIPPED)), max_size=5)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(snapshot=snapshots(), chain=chains)
-def test_no_chain_boots_for_a_job_that_cannot_run(snapshot: Snapshot, chain: list[Policy]) -> None:
+@pytest.mark.parametrize("act", ACTS)
+@settings(max_examples=7, deadline=None, suppress_health_check=list(HealthCheck))
+@given(snapshot=snapshots(), chain=well, at=st.integers(0, 2), hard=st.booleans())
+def test_no_chain_boots_for_a_job_that_cannot_run(
+    act: Act, snapshot: Snapshot, chain: list[Policy], at: int, hard: bool
+) -> None:
+    chain.insert(at, Broken(act, "strange", hard))
     plan = decide(snapshot, chain, Tuning())
     made = [a for a in plan.actions if isinstance(a, MakeClaim) and a.cause is not Cause.SLURM]
     counted = {job.id: job for ask in demand(snapshot).asks for job in ask.jobs}
@@ -190,10 +196,10 @@ def machines(wants: Iterable[Want]) -> Counter[tuple[str, str, Cause]]:
     return found
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     snapshot=snapshots(),
-    chain=st.lists(st.one_of(getting_through, st.sampled_from(SHIPPED)), max_size=4),
+    chain=well,
     data=st.data(),
 )
 def test_wherever_limits_and_budgets_stand_nothing_passes_them(
@@ -217,7 +223,7 @@ def test_wherever_limits_and_budgets_stand_nothing_passes_them(
         assert there + sum(user in names for names in owners) <= OF_USER
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots(), chain=chains)
 def test_the_same_chain_says_the_same(snapshot: Snapshot, chain: list[Policy]) -> None:
     assert decide(snapshot, chain, Tuning()) == decide(snapshot, chain, Tuning())
