@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
+from math import isfinite
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -120,7 +121,7 @@ class Budget:
         for unit in units(target.wants):
             found, said = till.pay(unit)
             wants += found
-            remarks += said
+            remarks += [self._seen_from_premises(remark, snapshot) for remark in said]
         releases = self._releases(snapshot, snapshot.slurm, target, purse)
         remarks += [Remark(self.name, f"claim:{r.claim_id}", "release", r.reason) for r in releases]
         return replace(
@@ -130,6 +131,14 @@ class Budget:
             remarks=(*target.remarks, *remarks),
             budgets=purse.lines(),
         )
+
+    def _seen_from_premises(self, remark: Remark, snapshot: Snapshot) -> Remark:
+        """What the cloud can never do is no last word on a job that the site's own nodes are going to start."""
+        if remark.verdict != "impossible":
+            return remark
+        outlook = snapshot.outlook.get(remark.subject.removeprefix("job:"))
+        starts = outlook is not None and isfinite(outlook.local_start)
+        return replace(remark, verdict="wait") if starts else remark
 
     def _releases(self, snapshot: Snapshot, slurm: SlurmView, target: Target, purse: Purse) -> list[Release]:
         """Idle nodes that were started for no job, where the limit of the whole site is passed."""

@@ -23,7 +23,7 @@ from burstd.model.policy import Policy, Target
 from burstd.model.shape import Shape
 from burstd.model.snapshot import Pin, Snapshot
 from policies.budget import plugin
-from tests.core.worlds import NOW, claim, job, offer, pool, said, wants, world
+from tests.core.worlds import NOW, claim, job, node, offer, pool, said, wants, world
 
 HOUR = 3600.0
 MONTH = datetime.fromtimestamp(NOW, UTC).strftime("%Y-%m")
@@ -259,6 +259,16 @@ def test_payers_follow_from_the_jobs_whatever_others_wrote() -> None:
         assert make_target(world(atlas()), chain).wants == ()
     [want] = make_target(world(atlas()), (project("5"), Forger())).wants
     assert (want.accounts, want.reserved[0].amount) == (("atlas",), Decimal(1))
+
+
+def test_what_the_cloud_can_never_do_is_not_the_last_word_where_premises_start_it() -> None:
+    there = node("op1", state="ALLOCATED", cpus_allocated=4)
+    runs = job("9", state=JobState.RUNNING, node_list=("op1",), partitions=("onprem",), start=NOW - 60, cpus=4,
+               time_limit_s=300.0)  # fmt: skip
+    for partitions, verdict in ((("onprem", "burst"), "wait"), (("burst",), "impossible")):
+        one = atlas(time_limit_s=600.0, partitions=partitions)
+        found = make_target(world(one, runs, nodes=(there,)), (project("0.01"),))
+        assert [r.verdict for r in found.remarks if r.by == "budget" and r.subject == "job:1"] == [verdict]
 
 
 def test_budgets_are_listed_where_they_are_named_or_used() -> None:
