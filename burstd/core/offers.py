@@ -76,6 +76,9 @@ _PLACE_AND_TYPE = (True, True, True, False)
 _TYPE_AND_MARKET = (False, False, True, True)
 _WHOLE = (True, True, True, True)
 
+TOO_LATE = "too_late"
+"""A machine was ready when what a budget has reserved for it did not cover its jobs any more: that it is ready, or its
+launch carried out, disproves nothing; the wait ends by itself, and is long, as each try is paid for."""
 BACKOFF: dict[str, _Backoff] = {
     "capacity": _Backoff(_WHOLE, 60, 3600),
     "quota": _Backoff(_TYPE_AND_MARKET, 60, 3600),
@@ -87,6 +90,7 @@ BACKOFF: dict[str, _Backoff] = {
     "image": _Backoff(_TYPE, 300, 4 * 3600),
     "user_data": _Backoff(_PROVIDER, 30, 300),
     "interrupted": _Backoff(_WHOLE, 120, 3600),
+    TOO_LATE: _Backoff(_PLACE_AND_TYPE, 1800, 4 * 3600),
 }
 """By the cause of an error (ProviderError.cause, Claim.error)."""
 OTHERS = 30
@@ -111,9 +115,6 @@ BY_LAUNCH = frozenset(
 """Causes that a launch which was carried out disproves; the others are disproved by a node that is ready."""
 LATE = frozenset({"capacity", "image", "request"})
 """Of these, what some clouds find only after they have taken the launch: a node that is ready disproves it."""
-TOO_LATE = "too_late"
-"""A machine was ready when what a budget has reserved for it did not cover its jobs any more: that it is ready, or its
-launch carried out, disproves nothing; the wait ends by itself."""
 
 
 def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:

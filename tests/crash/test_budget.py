@@ -28,8 +28,9 @@ from burstd.model.job import JobState
 from burstd.model.policy import Policy, Target, Want
 from burstd.model.snapshot import Pin, Snapshot
 from burstd.sim.job import JobSpec
+from burstd.sim.machines import Machine
 from policies import budget, idle
-from tests.crash.world import World, memory_folder
+from tests.crash.world import TUNING, World, memory_folder
 
 pytestmark = pytest.mark.crash
 
@@ -148,6 +149,52 @@ def test_a_machine_that_comes_too_late_for_its_job_is_given_back(world: World) -
     first = world.all_claims()[-1]
     assert first.cost(world.clock.now()) <= first.reserved
     world.calm()
+
+
+def test_a_job_that_slurm_starts_by_itself_holds_nobody_up(world: World) -> None:
+    world.obey((IDLE, limits(limit=50)))
+    world.run(20)
+    world.kill()
+    world.slurm.lose_reservations()
+    mine = world.slurm.submit(atlas())
+    world.clock.advance(5)
+    assert world.states(mine) == [JobState.CONFIGURING]
+    world.start()
+    other = world.slurm.submit(atlas(account="belle", user="bob"))
+    world.run(150)
+    assert {*world.states(mine), *world.states(other)} <= {JobState.RUNNING, JobState.COMPLETED}
+    assert all(claim.reserved for claim in world.all_claims())
+
+
+def test_a_node_of_nobody_costs_little_more_than_is_reserved_for_it(world: World) -> None:
+    world.obey((IDLE, limits(limit=1, unlimited_s=600)))
+    world.store.set_pin(Pin("cpu", 1, "floor", None, "root", world.clock.now()))
+    world.run(200)
+    for _ in range(4):
+        world.slurm.submit(atlas(run_s=590))
+    world.run(2000)
+    spare = next(claim for claim in world.all_claims() if not claim.jobs)
+    assert spare.state is ClaimState.GONE
+    # One job of ten minutes began before it was used up.
+    assert spare.reserved < spare.cost(world.clock.now()) < spare.reserved + Decimal("0.2")
+    assert paid(world)["", ""] <= 1
+
+
+def test_machines_that_boot_too_long_are_not_tried_for_ever(tmp_path: Path, template: Path) -> None:
+    with memory_folder(tmp_path) as folder:
+        world = World(folder, template=template, alpha="sandbox", tuning=replace(TUNING, boot_timeout_s=1800))
+        boot = world.machines.boot
+
+        def slow(address: str, _: float, *, refused: str = "") -> Machine:
+            return boot(address, 700.0, refused=refused)
+
+        world.machines.boot = slow  # type: ignore[method-assign]
+        world.obey((IDLE, limits(limit=5, overhead_s=600)))
+        world.slurm.submit(atlas())
+        world.run(900)
+        [late] = [breaker for breaker in world.store.breakers() if breaker.cause == "too_late"]
+        assert late.until > world.clock.now() + 1200
+        world.kill()
 
 
 class Rubbish:
