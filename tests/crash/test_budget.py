@@ -185,8 +185,8 @@ def test_machines_that_boot_too_long_are_not_tried_for_ever(tmp_path: Path, temp
         world = World(folder, template=template, alpha="sandbox", tuning=replace(TUNING, boot_timeout_s=1800))
         boot = world.machines.boot
 
-        def slow(address: str, _: float, *, refused: str = "") -> Machine:
-            return boot(address, 700.0, refused=refused)
+        def slow(address: str, answers_in_s: float, *, refused: str = "") -> Machine:
+            return boot(address, answers_in_s + 690, refused=refused)
 
         world.machines.boot = slow  # type: ignore[method-assign]
         world.obey((IDLE, limits(limit=5, overhead_s=600)))
