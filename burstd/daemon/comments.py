@@ -12,6 +12,7 @@ import heapq
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Protocol
 
 import structlog
@@ -29,8 +30,10 @@ log = structlog.get_logger(__name__)
 
 WORDS_S = 60.0
 NUMBERS_S = 300.0
-MOST_COMMANDS = 5
-"""In one loop."""
+FEWEST_COMMANDS = 5
+"""In one loop, however long they take."""
+COMMANDS_S = 0.5
+"""So long the commands of one loop may take together, by how long the last ones took."""
 MOST_JOBS = 500
 """Written in one loop: slurmctld takes most of a millisecond for each."""
 MOST_LOOKED_AT = 1000
@@ -82,6 +85,8 @@ class Comments:
         self._workers = workers
         self._told: dict[str, _Told] = {}
         self._writing = False
+        self._most = FEWEST_COMMANDS
+        self._hopeless: set[str] = set()
         self._due = 0.0
 
     def step(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -91,8 +96,9 @@ class Comments:
             return
         words = {r.subject: r for r in plan.remarks}
         hopeless = {subject for subject, word in words.items() if word.verdict == "impossible"}
-        if now < self._due and all(self._knows(subject) for subject in hopeless):
+        if now < self._due and hopeless <= self._hopeless:
             return
+        self._hopeless = hopeless
         self._due = now + PAUSE_S * len(slurm.jobs)
         lines = Lines(snapshot, plan)
         changed = heapq.nsmallest(MOST_LOOKED_AT, self._changed(snapshot, slurm, lines), key=_urgency)
@@ -101,10 +107,6 @@ class Comments:
         if batch:
             self._writing = True
             self._workers.submit(LANE, lambda: self._write(batch), self._written, quiet=lambda _: True)
-
-    def _knows(self, subject: str) -> bool:
-        told = self._told.get(subject.removeprefix("job:"))
-        return told is not None and told.verdict == "impossible"
 
     def _changed(self, snapshot: Snapshot, slurm: SlurmView, lines: Lines) -> Iterator[_Changed]:
         """The jobs to be looked at."""
@@ -150,7 +152,7 @@ class Comments:
         for one in news:
             groups.setdefault(one.told.comment, []).append(one)
         left = MOST_JOBS
-        for comment, some in [*groups.items()][:MOST_COMMANDS]:
+        for comment, some in [*groups.items()][: self._most]:
             if not left:
                 return
             chosen, left = some[:left], max(0, left - len(some))
@@ -158,6 +160,7 @@ class Comments:
             yield comment, [_named(one.job) for one in chosen]
 
     def _write(self, batch: Sequence[tuple[str, Sequence[str]]]) -> None:
+        began = perf_counter()
         for comment, ids in batch:
             try:
                 self._scheduler.set_comment(ids, comment)
@@ -166,7 +169,10 @@ class Comments:
                 log.debug("comment not taken", error=str(error))
             except SchedulerUnavailable as error:
                 log.info("comments wait, Slurm does not answer", error=str(error))
+                self._most = FEWEST_COMMANDS
                 return
+        each = (perf_counter() - began) / len(batch)
+        self._most = max(FEWEST_COMMANDS, min(MOST_JOBS, int(COMMANDS_S / max(each, 1e-6))))
 
     def _written(self, result: Exception | None) -> None:
         self._writing = False

@@ -277,7 +277,7 @@ def test_a_comment_that_its_user_sets_is_his_from_then_on() -> None:
 
 
 def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comments, "MOST_COMMANDS", 2)
+    monkeypatch.setattr(comments, "FEWEST_COMMANDS", 2)
     monkeypatch.setattr(comments, "MOST_JOBS", 3)
     desk = Desk(*(job(str(n), priority=n) for n in range(1, 7)))
     words = {"j1": "impossible!no", "j2": "a", "j3": "b", "j4": "b", "j5": "b", "j6": "c"}
@@ -285,6 +285,16 @@ def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.Mon
     assert desk.loop(2, **words) == [(("5", "4", "3"), "burstd: waits: b")]
     assert desk.loop(4, **words) == [(("2",), "burstd: waits: a")]
     assert desk.loop(6, **words) == []
+
+
+@pytest.mark.parametrize(("each_s", "more"), [(0.02, 25), (0.3, comments.FEWEST_COMMANDS)])
+def test_as_many_commands_as_there_is_time_for(each_s: float, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, comments.FEWEST_COMMANDS * each_s, 0.0, 1.0))
+    monkeypatch.setattr("burstd.daemon.comments.perf_counter", lambda: next(clock))
+    desk = Desk(*(job(str(n)) for n in range(99)))
+    words = {f"j{n}": chr(ord("a") + n) for n in range(99)}
+    assert len(desk.loop(0, **words)) == comments.FEWEST_COMMANDS
+    assert len(desk.loop(2, **words)) == more
 
 
 def test_a_long_queue_is_looked_at_seldom_and_the_hopeless_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
