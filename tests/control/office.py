@@ -168,6 +168,7 @@ def record_of_the_world() -> Iterator[Reader]:
             left = Remark("placement", "job:88", "impossible", "no pool has four h100")
             users = {f"job:{job.id}": job.user for job in JOBS} | {"job:88": MINE}
             store.record_remarks([*PLAN.remarks, left], lambda subject: users.get(subject, ""))
+            store.record_remarks([replace(left, subject="job:89", reason="of old")])
             store.record_remarks([replace(left, subject="job:89")], lambda _: OTHER)
             store.record_remarks([replace(left, subject="job:89", reason="five")], lambda _: MINE)
         with Reader.open(path, FixedClock()) as reader:

@@ -141,7 +141,7 @@ def test_an_owner_reads_what_was_decided_about_a_job_that_never_got_a_node(nobod
         assert (said["new"], said["by"], said["reason"]) == ("impossible", "placement", "no pool has four h100")
     # The id was another user's before.
     assert [e["reason"] for e in nobody.get("/v1/events?job=89")["events"]] == ["five"]
-    assert len(root.get("/v1/events?job=89")["events"]) == 2
+    assert len(root.get("/v1/events?job=89")["events"]) == 3
 
 
 @needs_root
