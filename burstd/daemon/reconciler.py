@@ -16,7 +16,6 @@ from burstd.core.inputs import booted
 from burstd.core.outlook import outlooks
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
-from burstd.core.what_if import what_if
 from burstd.daemon.comments import Commenting
 from burstd.daemon.executor import Executor
 from burstd.daemon.guard import for_trial
@@ -29,6 +28,7 @@ from burstd.daemon.notice_desk import NoticeDesk
 from burstd.daemon.observer import Observer, Pace
 from burstd.daemon.storage_nodes import StorageNodes
 from burstd.daemon.terminator import Terminator
+from burstd.daemon.trials import Trials
 from burstd.daemon.trust import Trust
 from burstd.daemon.workers import Workers
 from burstd.model.change import Change
@@ -127,6 +127,7 @@ class Reconciler:
         self._workers = workers
         self._clock = clock
         self._memory = Memory(pace, clock.now())
+        self._trials = Trials()
         self._decider = Decider()
         self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims)
         self._storage = StorageNodes(store)
@@ -271,7 +272,7 @@ class Reconciler:
         if self.latest is None:
             return ()
         policies, tuning = for_trial(self.rules.policies), self.rules.tuning
-        return what_if(
+        return self._trials.changes(
             *self.latest,
             job_id,
             lambda seen: make_target(seen, policies, tuning.keep_node_s, tuning.spot_interruptions),
