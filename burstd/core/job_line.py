@@ -138,6 +138,11 @@ def _answers(snapshot: Snapshot, plan: Plan) -> list[str]:
     return sorted(found, key=lambda words: (-len(words), words))
 
 
+def named(job: Job) -> str:
+    """As scontrol takes it: the number of an array alone would mean its running tasks as well."""
+    return f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
+
+
 def price_text(price: Decimal) -> str:
     """``0.42``, ``12.00``, ``0.0061``."""
     return f"{price:.2f}" if price >= Decimal("0.1") or not price else f"{price.normalize():f}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from burstd.core.inputs import boots, data_of
+from burstd.core.job_line import named
 from burstd.core.job_options import Option, options
 from burstd.core.staging import boot_estimate
 from burstd.model.change import Change
@@ -102,7 +103,7 @@ class _Trial:
 
     def _change(self, option: Option, wants: list[Want], names: list[str]) -> Change:
         first = wants[0].offers[0] if wants else None
-        update = f"scontrol update JobId={_named(self.job)} {option.update}" if option.update else ""
+        update = f"scontrol update JobId={named(self.job)} {option.update}" if option.update else ""
         return Change(
             before=option.before,
             after=option.after,
@@ -128,10 +129,6 @@ class _Trial:
 
 def _placed(target: Target, job: Job) -> list[str]:
     return [*target.placed.get(job.id, ()), *target.placed.get(job.het_job_id, ())]
-
-
-def _named(job: Job) -> str:
-    return f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
 
 
 def _around(slurm: SlurmView, plan: Plan, job: Job) -> tuple[tuple[Job, ...], frozenset[str]]:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from burstd.core.job_line import Line, Lines
+from burstd.core.job_line import Line, Lines, named
 from burstd.daemon.workers import Workers
 from burstd.model.comment import joined, split
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
@@ -157,7 +157,7 @@ class Comments:
                 return
             chosen, left = some[:left], max(0, left - len(some))
             self._told.update({one.job.id: one.told for one in chosen})
-            yield comment, [_named(one.job) for one in chosen]
+            yield comment, [named(one.job) for one in chosen]
 
     def _write(self, batch: Sequence[tuple[str, Sequence[str]]]) -> None:
         began = perf_counter()
@@ -187,11 +187,6 @@ def _same(told: _Told, reason: str, job: Job) -> bool:
 def _urgency(changed: _Changed) -> tuple[bool, int, float]:
     job, verdict, _ = changed
     return verdict != "impossible", -job.priority, job.submitted
-
-
-def _named(job: Job) -> str:
-    """As Scheduler.set_comment takes it: the number of an array alone would mean its running tasks as well."""
-    return f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
 
 
 def _due(line: Line, told: _Told | None, ours: str, now: float) -> float:
