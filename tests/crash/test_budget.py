@@ -170,9 +170,9 @@ def test_a_node_of_nobody_costs_little_more_than_is_reserved_for_it(world: World
     world.obey((IDLE, limits(limit=1, unlimited_s=600)))
     world.store.set_pin(Pin("cpu", 1, "floor", None, "root", world.clock.now()))
     world.run(200)
-    for _ in range(4):
+    for _ in range(10):
         world.slurm.submit(atlas(run_s=590))
-    world.run(2000)
+    world.run(3000)
     spare = next(claim for claim in world.all_claims() if not claim.jobs)
     assert spare.state is ClaimState.GONE
     # One job of ten minutes began before it was used up.
