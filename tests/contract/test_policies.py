@@ -45,7 +45,7 @@ class TestIdle(PolicyContract):
         {},
         {"keep_alive_s": 0},
         {"min_nodes": 2, "pools": {"gpu": {"spare_nodes": 2, "keep_alive_s": 1000}}},
-        {"keep_cost": "0.1", "boots": 2, "billing_s": {"sky": 3600, "*": 60}},
+        {"keep_cost": "0.1", "boots": 2, "billing_s": {"sky": 3600, "*": 600}},
     )
 
 
