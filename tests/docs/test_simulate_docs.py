@@ -66,7 +66,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (programs / name).chmod(0o755)
     (offers,) = re.findall(r"^```toml offers\.toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     (made / "offers.toml").write_text(offers, encoding="utf-8")
-    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(PROJECT)}
+    # A table that is wide enough for its first column.
+    environment = os.environ | {
+        "COLUMNS": "160",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(PROJECT),
+    }
     for number, block in enumerate(shell_blocks(DOCUMENT)):
         text = block.text.replace("/etc/burstd/burstd.toml", str(PROJECT / "config" / "burstd.toml"))
         done = subprocess.run(
