@@ -69,7 +69,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    value: float = Field(default=100.0, ge=0)
+    value: float = Field(default=60.0, ge=0)
     """GPU-hours (or hours of a machine without GPUs) that one hour of waiting of one job is worth.
 
     The default keeps the mean wait near that of bursting whatever cannot start now; a tenth of it saves still more.

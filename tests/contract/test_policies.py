@@ -114,12 +114,18 @@ REACHED: tuple[tuple[PolicyPlugin, dict[str, object]], ...] = (
 )
 
 
+RARE = ("broker", "budget", "data_locality", "wait_aware")
+"""Those that look at what only some worlds have."""
+
+
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @pytest.mark.parametrize(("plugin", "given_"), REACHED, ids=[plugin.name for plugin, _ in REACHED])
 def test_the_samples_and_the_drawn_worlds_try_it(plugin: PolicyPlugin, given_: dict[str, object]) -> None:
     policy = plugin.make(plugin.settings(**given_))
     told = [s.title for s in samples() if check(policy, s.snapshot, s.target).remarks != s.target.remarks]
     assert told
+    if plugin.name not in RARE:
+        return
     find(
         situations(),
         lambda s: check(policy, *s).remarks != s[1].remarks,

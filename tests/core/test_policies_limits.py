@@ -100,7 +100,7 @@ LIMITED = limits(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots(), before=st.lists(greedy | warm, max_size=2), after=st.lists(greedy | warm, max_size=2))
 def test_no_chain_exceeds_a_limit(snapshot: Snapshot, before: list[Policy], after: list[Policy]) -> None:
     found = make_target(snapshot, (*before, LIMITED, *after))

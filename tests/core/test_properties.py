@@ -174,7 +174,7 @@ PROMISES = (
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=180, deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots())
 def test_promises(snapshot: Snapshot) -> None:
     """One world is drawn for all of them: drawing costs more than looking."""

@@ -366,7 +366,7 @@ def test_no_chain_of_policies_passes_a_limit(template: Path) -> None:
     run_state_machine_as_test(
         Spending,
         settings=settings(
-            derandomize=True, max_examples=40, stateful_step_count=30, deadline=None, database=None,
+            derandomize=True, max_examples=25, stateful_step_count=30, deadline=None, database=None,
             suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate, Phase.shrink),
         ),
     )  # fmt: skip

@@ -122,7 +122,7 @@ def _jobs(draw: st.DrawFn) -> list[ReplayJob]:
     return jobs
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_jobs())
 def test_backfill_never_delays_the_head_and_every_job_starts(jobs: list[ReplayJob]) -> None:
     site = Site1(3, 4)
