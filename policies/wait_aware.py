@@ -22,11 +22,12 @@ is often one that had better wait. It ends with its jobs, so that ``idle`` has n
 The wait is predicted from the queue and from how long like jobs ran (see ``burstctl explain``). A job that no node of
 the site can run bursts. One of which nothing is known is taken to run for an hour. One whose wait nothing explains is
 taken to wait as long again as it has waited so far, so that it bursts after a while. Predictions are wrong at times,
-and may be so again and again: the wait to come is taken to be at least ``doubt`` times the wait so far, and whatever is
-predicted and whatever it costs, a job that has waited for ``patience_s`` bursts.
+and may be so again and again: the wait to come is taken to be at least ``doubt`` times the wait so far, and a job that
+has waited for ``patience_s`` bursts whatever it costs, unless it is about to start. One that Slurm itself is about to
+start stays, however long it has waited.
 
     [policies.wait_aware]
-    value = 40
+    value = 30
     patience_s = 86400
     [policies.wait_aware.projects.urgent]
     value = 400
@@ -197,6 +198,8 @@ class _Weighed:
         self.parts = parts
         self._leaving: Counter[str] = Counter()
         """How many tasks of each job leave for the cloud."""
+        self._gone: set[str] = set()
+        """Tasks of many nodes that leave, by their gang: it may have several wants."""
         self._alone: dict[int, str] = {}
         """By want, why the jobs that are left for its machine do not pay for it."""
 
@@ -213,11 +216,14 @@ class _Weighed:
         part, outlook = self.parts.get(job.id), self.outlook.get(job.id)
         if want.cause is not Cause.DEMAND or part is None or outlook is None:
             return ""
+        if want.gang in self._gone:
+            return ""
         if self._leaving[job.id] <= 0:
             return self._keeps(part, outlook) or self._reason(part, outlook)
         if job.tasks > 1:
             # The machines that the placement wants for an array take its tasks one after the other.
             self._leaving[job.id] -= 1 if want.gang else max(1, int(1 / part.machines))
+            self._gone |= {want.gang} - {""}
         return "" if want.gang else self._whole(want)
 
     def why(self, job_id: str) -> str:
@@ -243,18 +249,30 @@ class _Weighed:
         left = [(part, outlook) for part, outlook in both if part.job.tasks > 1 or self._leaving[part.job.id] > 0]
         if not left or any(part.job.tasks > 1 or not self._patient(part) for part, _ in left):
             return ""
-        first = left[0][0]
-        cost = first.cost(max(o.run_s + o.boot_s for _, o in left) + self._idle_s, 1.0)
-        gain = sum(part.worth.an_hour * self._saved(part, outlook) / HOUR_S for part, outlook in left)
-        if gain >= cost:
+        if any(isinf(outlook.local_start) for _, outlook in left):
             return ""
+        seconds = max(o.run_s + o.boot_s for _, o in left) + self._idle_s
+        # Each pays in the unit of its own worth.
+        paid = sum(
+            part.worth.an_hour * self._saved(part, outlook) / HOUR_S / (part.cost(seconds, 1.0) or 1e-9)
+            for part, outlook in left
+        )
+        if paid >= 1:
+            return ""
+        first = left[0][0]
         return (
-            f"a machine for it would cost {first.text(cost)} and be used in part only;"
+            f"a machine for it would cost {first.text(first.cost(seconds, 1.0))} and be used in part only;"
             " it is started when more jobs are to share it"
         )
 
     def _keeps(self, part: _Part, outlook: Outlook) -> str:
         """Why the job had better wait on premises; empty: it had not."""
+        wait = outlook.local_start - self._now
+        if isinf(wait):
+            return ""
+        if outlook.local_basis == "slurm" and wait <= outlook.ready_s:
+            # Slurm keeps nodes for it: it is about to start, however long it has waited.
+            return self._reason(part, outlook)
         saved = self._saved(part, outlook)
         if saved > 0 and not self._patient(part):
             return ""
@@ -292,6 +310,8 @@ def _round(number: float) -> str:
 
 def _about(seconds: float) -> str:
     """In steps that grow with it."""
+    if isinf(seconds):
+        return "an unknown time"
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * length:
             number = seconds / length

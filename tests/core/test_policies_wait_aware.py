@@ -43,6 +43,10 @@ def ahead(local_h: float, run_h: float = 1.0, boot_s: float = 300.0, staging_s: 
     return Outlook(NOW + local_h * HOUR, "queue", run_h * HOUR, "time limit", boot_s, staging_s)
 
 
+def by_slurm(seconds: float, run_h: float) -> Outlook:
+    return Outlook(NOW + seconds, "slurm", run_h * HOUR, "time limit", 300.0, 0.0)
+
+
 def policy(**given: Any) -> Policy:
     settings = {"value": 2.0, "idle_s": 300.0, **given}
     return policies.wait_aware.plugin.make(policies.wait_aware.Settings(**settings))
@@ -81,6 +85,9 @@ def gpu_job(job_id: str = "1", gpus: int = 2, **fields: Any) -> Job:
         ("nothing on premises can run it", ahead(INF, 1000), {}, True),
         ("it has waited for long", ahead(0.2), {"patience_s": 60}, True),
         ("it has waited for long, and will start at once", ahead(0.0), {"patience_s": 60}, False),
+        ("Slurm is about to start it", by_slurm(60.0, 240), {"patience_s": 60, "doubt": 99}, False),
+        ("Slurm is not about to", by_slurm(400.0, 0.01), {"patience_s": 60, "doubt": 99}, True),
+        ("worth nothing, but nothing on premises can run it", ahead(INF), {"value": 0}, True),
     ],
 )  # fmt: skip
 def test_bursts_or_waits(case: str, outlook: Outlook, given: dict[str, Any], bursts: bool) -> None:
@@ -103,6 +110,16 @@ def test_what_users_read_does_not_change_with_every_look() -> None:
         "it is expected to start on premises at any moment; a machine would be open to it in about 5 min"
         " and cost about 0.3 machine-hours"
     )
+
+
+def test_each_pays_for_a_shared_machine_in_its_own_unit() -> None:
+    some = gpu_job("1", 1), gpu_job("2", 1, account="rich")
+    # Each spares 3 h 55 min. The machine: 2 h 20 min of GPUs, or 7 EUR.
+    dear = {"projects": {"rich": {"price": Decimal(1)}}}
+    found = decided({"1": ahead(4), "2": ahead(4)}, *some, value=0.25, **dear)
+    assert wants(found) == []
+    found = decided({"1": ahead(4), "2": ahead(4)}, *some, value=0.35, **dear)
+    assert wants(found) == [("gpu", 1, ("1", "2"))]
 
 
 def test_jobs_that_share_a_machine_are_weighed_one_by_one() -> None:
