@@ -25,6 +25,7 @@ from burstd.model.money import END_S
 from burstd.model.plan import Bind
 from burstd.model.snapshot import SlurmView, Snapshot
 
+_STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.COMPLETING})
 REASON, ALONE = "a budget pays for it", "a policy keeps others off it"
 
 
@@ -87,6 +88,9 @@ def left_alone(claim: Claim, view: View) -> str:
     if used_up(claim, view.now):
         return f"the {_held(claim)} reserved for it are used up"
     if not claim.private or affordable(claim, view):
+        return ""
+    # Nodes are read before jobs: one that a job has just started on may still look idle.
+    if view.slurm is not None and any(claim.slot in j.node_list and j.state in _STARTED for j in view.slurm.jobs):
         return ""
     # An administrator's hold keeps it, but not for more than is reserved.
     if view.snapshot.paused and claim.covers(END_S, view.now):

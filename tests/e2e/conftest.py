@@ -35,7 +35,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def whole_site() -> Iterator[Site]:
-    with site_up(pools=[GPU, CPU, SOLO, CLOSED], settings=SETTINGS) as up:
+    with site_up(pools=[GPU, CPU, SOLO, CLOSED], settings=SETTINGS, comments=True) as up:
         yield up
 
 

@@ -26,7 +26,7 @@ SMALL = "-p burst -A atlas -c1 --mem=100 -t20"
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Site]:
-    with site_up(pools=[CPU], settings=SETTINGS) as up:
+    with site_up(pools=[CPU], settings=SETTINGS, comments=True) as up:
         yield up
 
 

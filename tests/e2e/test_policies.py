@@ -67,7 +67,7 @@ HANGS = GOOD.replace('return "its name', 'while job.name:\n                pass\
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Site]:
-    with site_up(pools=[CPU, DREAM], settings=SETTINGS) as up:
+    with site_up(pools=[CPU, DREAM], settings=SETTINGS, comments=True) as up:
         yield up
 
 
@@ -141,7 +141,7 @@ def test_a_job_that_starts_soon_stays_and_one_that_would_not_bursts(site: Site) 
     site.wait_job(site.submit(f"-p onprem -w {soon} --exclusive -t1", "sleep 25"), ["RUNNING"])
     site.wait_job(site.submit(f"-p onprem -w {late} --exclusive -t600", "sleep 600"), ["RUNNING"])
     stays = site.submit("-p onprem,burst -c2 --mem=100 -t30", "sleep 1")
-    site.wait(lambda: "on premises" in " ".join(told(site, stays)), 15, "it is told that it had better wait")
+    site.wait(lambda: "on premises" in explained(site, stays), 30, "it is told that it had better wait")
     assert "wait_aware" in explained(site, stays)
     assert claims_of(site, stays) == []
     # Both nodes: that is in ten hours.

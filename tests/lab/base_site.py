@@ -48,6 +48,7 @@ class BaseSite(ABC):
         *,
         pools: Sequence[Pool],
         settings: str = "",
+        comments: bool = False,
         daemon: Mapping[str, object] | None = None,
         extra_conf: str = "",
         staging: str | None = None,
@@ -62,6 +63,7 @@ class BaseSite(ABC):
         self._storage: SshStore | None = None
         self.pools = tuple(pools)
         self._settings = settings
+        self._comments = comments
         self._daemon = {"tick_s": 2.0, "poll_s": 1.0, "cloud_poll_s": 3.0, "orphan_grace_s": 10.0, **(daemon or {})}
         self._extra = extra_conf
         self._progress = progress
@@ -174,6 +176,8 @@ class BaseSite(ABC):
         slurm = (
             f'conf_server = "10.77.0.2"\nprograms = "{programs.PREFIX}/bin"\nkeep_partitions = ["onprem"]\n'
             "resume_timeout_s = 60\nsuspend_timeout_s = 5\n"
+            # Scripts of tests tell what they see by their job's comment.
+            f"comments = {json.dumps(self._comments)}\n"
         )
         return (
             f'cluster = "lab"\n[daemon]\n{daemon}[slurm]\n{slurm}{pools}'
