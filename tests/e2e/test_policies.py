@@ -25,6 +25,8 @@ DREAM = Pool(
 SETTINGS = """
 [policies]
 chain = ["wait_aware", "idle", "budget"]
+[policies.wait_aware]
+value = 2
 [policies.idle]
 keep_alive_s = 2
 [policies.budget.projects.atlas]
