@@ -115,10 +115,10 @@ def test_what_users_read_does_not_change_with_every_look() -> None:
 def test_each_pays_for_a_shared_machine_in_its_own_unit() -> None:
     some = gpu_job("1", 1), gpu_job("2", 1, account="rich")
     # Each spares 3 h 55 min. The machine: 2 h 20 min of GPUs, or 7 EUR.
-    dear = {"projects": {"rich": {"price": Decimal(1)}}}
-    found = decided({"1": ahead(4), "2": ahead(4)}, *some, value=0.25, **dear)
+    dear = {"rich": {"price": Decimal(1)}}
+    found = decided({"1": ahead(4), "2": ahead(4)}, *some, value=0.25, projects=dear)
     assert wants(found) == []
-    found = decided({"1": ahead(4), "2": ahead(4)}, *some, value=0.35, **dear)
+    found = decided({"1": ahead(4), "2": ahead(4)}, *some, value=0.35, projects=dear)
     assert wants(found) == [("gpu", 1, ("1", "2"))]
 
 
