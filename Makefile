@@ -2,7 +2,7 @@
 RELEASE ?= bookworm
 .ONESHELL:
 .SHELLFLAGS := -eu -c
-.PHONY: demo demo-shell test check clean help
+.PHONY: demo demo-shell test check lint clean help
 
 help:
 	@echo "make demo [RELEASE=bookworm|trixie|forky]   a whole burst, on this machine, in boxes (root)"
@@ -18,13 +18,16 @@ demo-shell:
 	@venv=$$(tests/lab/setup.sh boxes)
 	exec "$$venv/bin/python" -m tests.lab.demo --release "$(RELEASE)" --shell
 
-check:
+check: lint
+	@venv=$$(tests/lab/setup.sh plain)
+	"$$venv/bin/python" -m pytest -q -n 2 -m "not boxes and not slurm and not crash and not clouds"
+
+lint:
 	@venv=$$(tests/lab/setup.sh plain)
 	"$$venv/bin/ruff" check .
 	"$$venv/bin/ruff" format --check .
 	"$$venv/bin/mypy"
 	"$$venv/bin/lint-imports"
-	"$$venv/bin/python" -m pytest -q -n 2 -m "not boxes and not slurm and not crash and not clouds"
 
 test:
 	@venv=$$(tests/lab/setup.sh boxes)
@@ -32,10 +35,10 @@ test:
 	"$$venv/bin/python" -m tests.lab.prepare & prepare=$$!
 	trap 'kill $$prepare 2>/dev/null || :' EXIT
 	trap 'exit 130' INT TERM
-	$(MAKE) --no-print-directory check
-	"$$venv/bin/python" -m pytest -q -n 2 -m "crash and not boxes and not slurm and not clouds"
+	$(MAKE) --no-print-directory lint
+	"$$venv/bin/python" -m tests.lab.suite quick
 	wait $$prepare
-	"$$venv/bin/python" -m tests.lab.suite
+	"$$venv/bin/python" -m tests.lab.suite real
 
 clean:
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -102,9 +102,9 @@ def _ends(claim: Claim, view: View) -> Told | None:
 def _run(job: Job, reason: str, view: View) -> JobRun:
     """Of a het job all components begin anew together, by their common number."""
     if not job.het_job_id:
-        return JobRun(job.id, (job.id,), job.restarts, reason, job.comment)
+        return JobRun(job.id, (job.id,), job.restarts, reason)
     rows = tuple(j.id for j in (view.slurm.jobs if view.slurm else ()) if j.het_job_id == job.het_job_id)
-    return JobRun(job.het_job_id, rows, job.restarts, reason, job.comment)
+    return JobRun(job.het_job_id, rows, job.restarts, reason)
 
 
 def _starts(view: View) -> list[Action]:

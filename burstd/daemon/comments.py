@@ -4,6 +4,8 @@ What stands in a comment the queue itself tells, so nothing is kept over a resta
 waiting jobs must not feel it, nor may the loop: jobs with the same line share one command, a loop looks at few jobs and
 gives few commands, those of the highest priority first, and a job whose line differs in its words only is written at
 most once a minute, in its numbers only, at most once in five. What a job can never do is told at once.
+
+Users and their jobs write there too: what has changed since burstd looked is left as it is.
 """
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ class _Told:
 @dataclass(frozen=True, slots=True)
 class _News:
     job: Job
+    found: str
+    """The comment that it was made from."""
     told: _Told
 
 
@@ -141,43 +145,57 @@ class Comments:
         else:
             due = _due(line, told, ours, now)
             if due <= now:
-                return _News(job, _Told(verdict, reason, line.kind, wanted, now, now + WORDS_S))
+                return _News(job, comment, _Told(verdict, reason, line.kind, wanted, now, now + WORDS_S))
             kind, reason = (told.kind, told.reason) if told is not None else (line.kind, "")
         self._told[job.id] = _Told(verdict, reason, kind, comment, written, due)
         return None
 
-    def _batch(self, news: Sequence[_News]) -> Iterator[tuple[str, list[str]]]:
-        """A comment and the jobs that get it, as many as one loop may write. ``news`` has the most urgent first."""
+    def _batch(self, news: Sequence[_News]) -> Iterator[list[_News]]:
+        """Jobs that get the same comment, as many as one loop may write. ``news`` has the most urgent first."""
         groups: dict[str, list[_News]] = {}
         for one in news:
             groups.setdefault(one.told.comment, []).append(one)
         left = MOST_JOBS
-        for comment, some in [*groups.items()][: self._most]:
+        for some in [*groups.values()][: self._most]:
             if not left:
                 return
             chosen, left = some[:left], max(0, left - len(some))
             self._told.update({one.job.id: one.told for one in chosen})
-            yield comment, [named(one.job) for one in chosen]
+            yield chosen
 
-    def _write(self, batch: Sequence[tuple[str, Sequence[str]]]) -> None:
-        began = perf_counter()
-        for comment, ids in batch:
-            try:
-                self._scheduler.set_comment(ids, comment)
-            except SchedulerRefused as error:
-                # The others have it; a job that has left the queue needs none.
-                log.debug("comment not taken", error=str(error))
-            except SchedulerUnavailable as error:
-                log.info("comments wait, Slurm does not answer", error=str(error))
-                self._most = FEWEST_COMMANDS
-                return
+    def _write(self, batch: Sequence[Sequence[_News]]) -> frozenset[str]:
+        """Returns the jobs to which somebody wrote meanwhile, or that have left the queue."""
+        overtaken: set[str] = set()
+        try:
+            there = self._scheduler.comments([one.job.id for some in batch for one in some])
+            began = perf_counter()
+            for some in batch:
+                mine = [one for one in some if there.get(one.job.id) == one.found]
+                overtaken.update(one.job.id for one in some if one not in mine)
+                if mine:
+                    self._set([named(one.job) for one in mine], mine[0].told.comment)
+        except SchedulerUnavailable as error:
+            log.info("comments wait, Slurm does not answer", error=str(error))
+            self._most = FEWEST_COMMANDS
+            return frozenset(overtaken)
         each = (perf_counter() - began) / len(batch)
         self._most = max(FEWEST_COMMANDS, min(MOST_JOBS, int(COMMANDS_S / max(each, 1e-6))))
+        return frozenset(overtaken)
 
-    def _written(self, result: Exception | None) -> None:
+    def _set(self, ids: Sequence[str], comment: str) -> None:
+        try:
+            self._scheduler.set_comment(ids, comment)
+        except SchedulerRefused as error:
+            # The others have it; a job that has left the queue needs none.
+            log.debug("comment not taken", error=str(error))
+
+    def _written(self, result: frozenset[str] | Exception) -> None:
         self._writing = False
-        if result is not None:
+        if isinstance(result, Exception):
             log.error("comments could not be written", error=repr(result))
+            return
+        for job_id in result:
+            self._told.pop(job_id, None)
 
 
 def _same(told: _Told, reason: str, job: Job) -> bool:

@@ -170,8 +170,6 @@ class JobRun:
     rows: tuple[str, ...]
     number: int
     reason: str
-    comment: str = ""
-    """What stands in the job's comment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from burstd.model.job import Job
@@ -86,8 +86,12 @@ class Scheduler(Protocol):
         """
         ...
 
+    def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        """What stands now in the Comment of those of these jobs that are in the queue. By ids as ``jobs`` has them."""
+        ...
+
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
-        """Sets the Comment of jobs (``squeue -o %k``), running ones too; the caller minds what users wrote.
+        """Sets the Comment of jobs (``squeue -o %k``), running ones too; the caller minds what users wrote there.
 
         ``123_[2-9]`` are tasks of an array: name all that are pending, as their row does, for Slurm makes jobs of
         their own of a part of them. Raises SchedulerRefused where one is not known; the others are set all the same.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from burstd.core.demand import task_ids
@@ -158,6 +158,10 @@ class SimSlurm:
         """See Scheduler."""
         for job_id in job_ids:
             self._jobs.start_now(self._named(job_id))
+
+    def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        """See Scheduler."""
+        return {job.id: job.comment for job in self.jobs() if job.id in job_ids}
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
         """See Scheduler."""

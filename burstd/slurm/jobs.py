@@ -27,6 +27,8 @@ EXCLUDED_IN_FORMAT = (24, 5, 0)
 """From this version on squeue's long format knows excluded nodes; before, only its short format does."""
 EXCLUDED_COMMAND = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A %x")
 
+_ID = ("JobArrayID", "ArrayJobID")
+"""The fields that a job's id is made of."""
 Row = tuple[tuple[str, ...], tuple[str, ...]]
 """The text of a row, then the nodes that its job excludes, where those are told apart."""
 _STATES = {state.value: state for state in JobState}
@@ -81,6 +83,26 @@ def parse_jobs(
     return tuple(found)
 
 
+def comments_command(job_ids: str, drawn: str) -> tuple[str, ...]:
+    """The squeue that ``parse_comments`` reads, for jobs with commas between."""
+    fields = (*(f"{name}:0{_SEPARATOR}" for name in _ID), f"Comment:0{drawn}")
+    return ("squeue", "--all", "--noheader", f"--jobs={job_ids}", "--Format=" + ",".join(fields))
+
+
+def parse_comments(text: str, drawn: str) -> dict[str, str]:
+    """The output of ``comments_command``: comments by the jobs' ids."""
+    found = {}
+    for row in text.split(drawn)[:-1]:
+        shown, array_job, comment = row.removeprefix("\n").split(_SEPARATOR, len(_ID))
+        found[_id(shown, array_job)] = word(comment)
+    return found
+
+
+def _id(shown: str, array_job: str) -> str:
+    """Of the pending rest of an array, ``3_[5-7]``, the number of the array."""
+    return array_job if "[" in shown else shown
+
+
 def _fields(texts: tuple[str, ...]) -> dict[str, str]:
     *own, first = texts[0].split(_SEPARATOR, len(_OWN))
     return dict(zip((*_OWN, *_FREE), (*own, first, *texts[1:]), strict=True))
@@ -101,7 +123,7 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tu
         f, max(1, number(asked.get("node", ""))), cpus, mebibytes(asked.get("mem", "")), (per_node, per_job)
     )
     return Job(
-        id=array_job if tasks else shown,
+        id=_id(shown, array_job),
         user=f["UserName"],
         state=_STATES.get(f["State"], JobState.UNKNOWN),
         partitions=tuple(filter(None, f["Partition"].split(","))),

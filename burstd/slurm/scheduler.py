@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from burstd.model.errors import SchedulerRefused
 from burstd.model.job import Job
@@ -116,6 +116,18 @@ class CommandScheduler:
     def start_now(self, job_ids: Collection[str]) -> None:
         """See Scheduler."""
         self._commands("scontrol", "update", f"JobId={','.join(job_ids)}", "StartTime=now")
+
+    def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        """See Scheduler."""
+        found: dict[str, str] = {}
+        for some in _commanded(job_ids):
+            drawn = jobs.draw_word()
+            try:
+                found |= jobs.parse_comments(self._commands(*jobs.comments_command(some, drawn)), drawn)
+            except SchedulerRefused:
+                # So squeue says that it knows none of them.
+                continue
+        return found
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
         """See Scheduler."""

@@ -294,6 +294,8 @@ class SchedulerContract:
         row = job(cluster, waiting)
         assert row is not None
         assert row.comment == "burstd: waits | for a node, é"
+        assert scheduler.comments([waiting, "999999"]) == {waiting: row.comment}
+        assert scheduler.comments(["999999"]) == {}
         with pytest.raises(SchedulerRefused):
             scheduler.set_comment(["999999"], "x")
         with pytest.raises(SchedulerRefused):
@@ -316,6 +318,7 @@ class SchedulerContract:
         scheduler.set_comment([f"{array}_[1-2,4-6]", f"{het}+0"], "burstd: all")
         scheduler.set_comment([pending], "burstd: waits")
         rows = {j.id: j for j in scheduler.jobs()}
+        assert scheduler.comments([*rows]) == {row: job.comment for row, job in rows.items()}
         assert {row: job.comment for row, job in rows.items()} == {
             one: "burstd: waits: for a, b = [c]",
             array: "burstd: waits",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, cast
@@ -165,7 +165,11 @@ class Slurm:
 
     def __init__(self) -> None:
         self.calls: list[tuple[tuple[str, ...], str]] = []
+        self.there: dict[str, str] = {}
         self.raises: Exception | None = None
+
+    def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        return {job_id: self.there[job_id] for job_id in job_ids if job_id in self.there}
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
         self.calls.append((tuple(job_ids), text))
@@ -208,6 +212,8 @@ class Desk:
     def __init__(self, *jobs: Job) -> None:
         self.slurm, self.lane = Slurm(), Lane()
         self.jobs = jobs
+        self.meanwhile: dict[str, str] = {}
+        """What users write between burstd's look and its command."""
         self.anew()
 
     def anew(self) -> None:
@@ -222,6 +228,7 @@ class Desk:
         assert isinstance(snapshot.slurm, SlurmView)
         snapshot = replace(snapshot, now=NOW + at, slurm=replace(snapshot.slurm, read=NOW + at - 0.1))
         self.desk.step(snapshot, Plan(remarks=remarks))
+        self.slurm.there = {j.id: j.comment for j in self.jobs} | self.meanwhile
         self.lane.go()
         if self.slurm.raises is None:
             texts = {job_id.partition("_[")[0]: text for ids, text in self.slurm.calls for job_id in ids}
@@ -276,6 +283,20 @@ def test_a_comment_that_its_user_sets_is_his_from_then_on() -> None:
     assert desk.loop(1000, j1="a limit") == [(("1",), "burst: mem=1 -- burstd: waits: a limit")]
 
 
+def test_what_somebody_writes_meanwhile_stays() -> None:
+    desk = Desk(job("1"), job("2"), job("3"))
+    desk.meanwhile = {"2": "step 1 of 3"}
+    assert desk.loop(0, j1="full", j2="full", j3="full") == [(("1", "3"), "burstd: waits: full")]
+    desk.jobs = tuple(replace(j, comment=desk.meanwhile.get(j.id, j.comment)) for j in desk.jobs)
+    desk.meanwhile = {"1": "mine", "3": "burst: mem=3"}
+    assert desk.loop(60, j1="a limit", j2="a limit", j3="a limit") == []
+    desk.jobs = tuple(replace(j, comment=desk.meanwhile.get(j.id, j.comment)) for j in desk.jobs)
+    desk.meanwhile = {}
+    assert desk.loop(62, j1="a limit", j2="a limit", j3="a limit") == [
+        (("3",), "burst: mem=3 -- burstd: waits: a limit")
+    ]
+
+
 def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comments, "FEWEST_COMMANDS", 2)
     monkeypatch.setattr(comments, "MOST_JOBS", 3)
@@ -316,6 +337,7 @@ def test_one_batch_at_a_time_and_a_refusal_stops_nothing() -> None:
     assert len(desk.loop(comments.NUMBERS_S, j1="a", j2="b")) == 1
     desk.slurm.raises = None
     assert len(desk.loop(2 * comments.NUMBERS_S, j1="a", j2="b")) == 2
+    desk.slurm.there = {"3": ""}
     for at, name in ((5000, "3"), (6000, "4")):
         later = replace(world(job(name)), now=NOW + at)
         desk.desk.step(later, Plan(remarks=(Remark("x", f"job:{name}", "wait", "c"),)))
