@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, count
+from itertools import compress, count, islice
 from operator import is_not
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_MANY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,12 @@ def changed(old: Sequence[T], new: Sequence[T]) -> Changes[T] | None:
     """
     if old is new or old == new:
         return Changes((), ())
+    if len(old) == len(new):
+        at = list(islice(compress(count(), map(is_not, old, new)), _MANY + 1))
+        come = {id(new[n]) for n in at}
+        if len(at) <= _MANY and come.isdisjoint([id(old[n]) for n in at]):
+            # Each in its place.
+            return Changes(tuple((n, old[n]) for n in at), tuple((n, new[n]) for n in at))
     least = min(len(old), len(new))
     first = _alike(old, new, least)
     last = _alike(reversed(old), reversed(new), least - first)

@@ -53,6 +53,11 @@ class Ask:
         """All that start together."""
         return (self.job, *(job for job, _ in self.more))
 
+    def asks_alike(self, job: Job, request: Request) -> bool:
+        """True where this is all that placement need know of another look at the job, of which it is one task."""
+        mine = self.job
+        return self.plain and self.request is request and (mine.user, mine.account) == (job.user, job.account)
+
     def gang(self, task: str = "") -> str:
         """The word that the claims of its nodes bear: the job's id, the array task's id, the het job's id."""
         if self.job.het_job_id:
@@ -177,6 +182,7 @@ class _Look:
         These are most of a long queue: it is gone through once, with nothing called that need not be.
         """
         now, data, requests, serves, meanings = self._now, self._data, self._memory.requests, self._burst, self._reasons
+        former = self._memory.queue.former
         others: list[int] = []
         for at in list(compress(count(), map(is_, notes, repeat(None)))):
             job = pending[at]
@@ -191,7 +197,13 @@ class _Look:
             meant = meanings.get(reason) or self._meaning(reason)
             if meant.counts and not job.dependency and job.state is JobState.PENDING:
                 plain = job.tasks <= 1 and not job.array_tasks
-                notes[at] = found[at] = Ask(job, requests.of(job), job.tasks or 1, burst, plain)
+                request = requests.of(job)
+                known = former.get(job.id) if plain else None
+                if type(known) is Ask and known.asks_alike(job, request):
+                    known.job = job
+                    notes[at] = found[at] = known
+                else:
+                    notes[at] = found[at] = Ask(job, request, job.tasks or 1, burst, plain)
             elif burst:
                 out = Remark("demand", f"job:{job.id}", "wait", self._keeps(job))
                 notes[at] = found[at] = _Out((out,))

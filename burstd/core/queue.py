@@ -46,6 +46,8 @@ class Queue(Generic[T]):
     jobs: tuple[Job, ...] = ()
     pending: list[Job] = field(default_factory=list)
     notes: list[T | None] = field(default_factory=list)
+    former: dict[str, T] = field(default_factory=dict)
+    """By the job's id, what had been noted of those that the last look found changed, and in their old place."""
     context: Hashable = None
     """What the notes hold for besides the jobs."""
 
@@ -55,6 +57,7 @@ class Queue(Generic[T]):
         True where nothing changed.
         """
         same = context == self.context
+        self.former = {}
         if not same:
             self.notes, self.context = [None] * len(self.pending), context
         found = changed(self.jobs, jobs) if self.jobs else None
@@ -77,6 +80,9 @@ class Queue(Generic[T]):
             if len(jobs) == len(before) == 1 and _rank(jobs[0]) == _rank(before[0]):
                 # Most often the same job with another reason.
                 at = self._index(before[0])
+                note = self.notes[at]
+                if note is not None and before[0].id == jobs[0].id:
+                    self.former[jobs[0].id] = note
                 self.pending[at], self.notes[at] = jobs[0], None
                 gone.pop(place)
                 jobs.clear()

@@ -6,12 +6,14 @@ from burstd.core.tuning import Tuning
 from burstd.core.view import View
 from burstd.model.claim import Cause
 from burstd.model.job import Job, JobState
+from burstd.model.node import Node
 from burstd.model.plan import Action, PowerDown, RemoveOrphans
 from burstd.model.policy import Target, Want
 from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
 
 ORPHAN_TIMES = 2
 _STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
+_POWERING_UP = frozenset({"POWERING_UP", "POWER_UP"})
 _GIVEN_UP = ("ResumeTimeout reached", "Not responding", "burstd:")
 """Reasons for DOWN that are Slurm's or our own, not a person's."""
 
@@ -22,25 +24,29 @@ def asked_by_slurm(snapshot: Snapshot, slurm: SlurmView, target: Target) -> tupl
     The jobs that Slurm has put there are those that pay.
     """
     claimed = {claim.slot for claim in snapshot.claims}
+    asked = [
+        (pool, slot)
+        for pool in snapshot.pools.values()
+        if target.offers.get(pool.name)
+        for slot in pool.slots
+        if slot not in claimed and slot not in snapshot.held_slots and _powers_up(slurm.nodes.get(slot))
+    ]
+    started = _started(slurm) if asked else {}
     found: list[Want] = []
-    started = _started(slurm)
-    for pool in snapshot.pools.values():
-        offers = target.offers.get(pool.name, ())
-        for slot in pool.slots:
-            node = slurm.nodes.get(slot)
-            if node is None or slot in claimed or not offers or slot in snapshot.held_slots:
-                continue
-            if node.flags & {"POWERING_UP", "POWER_UP"} and "POWERING_DOWN" not in node.flags:
-                reason = f"Slurm powers {slot} up by itself"
-                jobs = started.get(slot, [])
-                found.append(
-                    Want(
-                        pool.name, 1, Cause.SLURM, reason, offers, tuple(job.id for job in jobs),
-                        tuple(dict.fromkeys(job.user for job in jobs)), slots=(slot,),
-                        accounts=tuple(dict.fromkeys(job.account for job in jobs if job.account)),
-                    )
-                )  # fmt: skip
+    for pool, slot in asked:
+        jobs = started.get(slot, [])
+        found.append(
+            Want(
+                pool.name, 1, Cause.SLURM, f"Slurm powers {slot} up by itself", target.offers[pool.name],
+                tuple(job.id for job in jobs), tuple(dict.fromkeys(job.user for job in jobs)), slots=(slot,),
+                accounts=tuple(dict.fromkeys(job.account for job in jobs if job.account)),
+            )
+        )  # fmt: skip
     return tuple(found)
+
+
+def _powers_up(node: Node | None) -> bool:
+    return node is not None and not _POWERING_UP.isdisjoint(node.flags) and "POWERING_DOWN" not in node.flags
 
 
 def _started(slurm: SlurmView) -> dict[str, list[Job]]:

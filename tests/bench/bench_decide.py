@@ -121,9 +121,12 @@ def _first(snapshot: Snapshot) -> Snapshot:
 
 
 def _reason(snapshot: Snapshot) -> Snapshot:
+    """Slurm gives the first and one at the end another reason, as burstd's own comments change a job."""
+
     def change(jobs: list[Job]) -> None:
-        row = jobs[-100]
-        jobs[-100] = replace(row, reason="Priority" if row.reason == "Resources" else "Resources")
+        for at in (0, -100):
+            row = jobs[at]
+            jobs[at] = replace(row, reason="Priority" if row.reason == "Resources" else "Resources")
 
     return _jobs(snapshot, change)
 

@@ -75,7 +75,7 @@ def change(data: st.DataObject, snapshot: Snapshot, _plan: Plan) -> Snapshot:
                     {"reason": "Licenses"}, {"reason": "Priority"}, {"reason": "BurstBufferStageIn"},
                     {"reason": "BeginTime"}, {"priority": 9}, {"dependency": "afterok:9(unfulfilled)"},
                     {"state": JobState.RUNNING}, {"state": JobState.PENDING}, {"eligible": snapshot.now + 20},
-                    {"cpus": 2}, {"tasks_limit": 1},
+                    {"cpus": 2}, {"tasks_limit": 1}, {"comment": "x"}, {"user": "bob"}, {"account": "lab"},
                 )
             )
         )  # fmt: skip
@@ -208,6 +208,12 @@ def queue(count: int) -> tuple[Job, ...]:
             lambda jobs: (*jobs[:-2], replace(jobs[-2], reason="Priority"), jobs[-1]),
             True,
         ),
+        (
+            "the first is told something",
+            lambda jobs: (replace(jobs[0], reason="Priority", comment="x"), *jobs[1:]),
+            True,
+        ),
+        ("the first is somebody else's", lambda jobs: (replace(jobs[0], user="bob"), *jobs[1:]), False),
         ("the first one is gone", lambda jobs: jobs[1:], False),
         ("one more at the front", lambda jobs: (*jobs, job("new", priority=999)), False),
     ],
