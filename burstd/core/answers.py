@@ -52,6 +52,10 @@ class Bounds:
             found = self._slots[pool] = frozenset(self._snapshot.pools[pool].slots)
         return found
 
+    def gang_of(self, want: Want) -> bool:
+        """Whether its jobs are the gang that it says, or none of them is part of one and it says none."""
+        return all(want.gang in self._gangs.get(job, _SINGLE) for job in want.jobs or ("",))
+
     def pool_exists(self, pool: object) -> bool:
         """Whether the site has it."""
         return isinstance(pool, str) and pool in self._snapshot.pools
@@ -81,6 +85,14 @@ class Bounds:
     @cached_property
     def _promised(self) -> Mapping[str, Mapping[str, int]]:
         return _machines(self._wants)
+
+    @cached_property
+    def _gangs(self) -> Mapping[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for want in self._wants:
+            for job in want.jobs:
+                found.setdefault(job, set()).add(want.gang)
+        return found
 
     @cached_property
     def _payers(self) -> dict[_Words, tuple[_Words, _Words]]:
@@ -185,6 +197,10 @@ def _want_fault(
     if type(want.reason) is not str or not want.reason or type(want.gang) is not str or type(want.alone) is not bool:
         wrong = (want.reason, want.gang, want.alone)
         return f"it wants nodes of pool {want.pool} with {wrong!r} for reason, gang and alone: a text, one, and a bool"
+    if not bounds.gang_of(want):
+        return (
+            f"it wants nodes of pool {want.pool} for jobs {want.jobs!r} as the gang {want.gang!r}, which they are not"
+        )
     if (want.pool, id(want.offers)) not in sound:
         if not _within(want.offers, allowed.get(want.pool, ())):
             return f"it wants nodes of pool {want.pool} by offers that are not to be had"
@@ -199,6 +215,7 @@ def _want_fault(
 
 
 _TEXT = frozenset({str})
+_SINGLE = frozenset({""})
 _MOST = 10**12
 """More money than this is none."""
 

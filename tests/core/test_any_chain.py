@@ -132,10 +132,14 @@ def speechless(_: Snapshot, target: Target) -> Target:
     return target.with_remark("odd", "job:1", "wait", None)  # type: ignore[arg-type]
 
 
+def half_a_gang_renamed(_: Snapshot, target: Target) -> Target:
+    return replace(target, wants=tuple(replace(w, gang="other") if w.gang else w for w in target.wants[::2]))
+
+
 ACTS: tuple[Act, ...] = (
     raising, for_everyone, nothing, twice, no_slots, swapped, a_hundred_more, everything_goes, silent, no_target,
-    half_a_gang, remarks_only, without_payers, of_eve, three_for_one, twice_elsewhere, half, speechless,
-    slip(users=None), slip(reason=None), slip(gang=None, alone=None), slip(left_out=("x",), offers=()),
+    half_a_gang, half_a_gang_renamed, remarks_only, without_payers, of_eve, three_for_one, twice_elsewhere, half,
+    speechless, slip(users=None), slip(reason=None), slip(gang=None, alone=None), slip(left_out=("x",), offers=()),
 )  # fmt: skip
 WELL: tuple[Act, ...] = (nothing, no_slots, a_hundred_more, everything_goes, half_a_gang, without_payers, of_eve)
 """Those that may get through, so that others are asked after them."""

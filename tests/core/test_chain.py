@@ -291,6 +291,16 @@ def test_a_torn_gang_is_dropped_whole() -> None:
     assert said(found, "5") == ("wait", "a part of its gang was taken away")
 
 
+@pytest.mark.parametrize(("gang", "left"), [("other", 1), ("", 2)])
+def test_a_gang_keeps_its_name(gang: str, left: int) -> None:
+    """Else what is left of it would pass for a whole one."""
+    first = job("5", het_job_id="5", cpus=4)
+    second = job("5+1", het_job_id="5", het_offset=1, nodes=2, cpus=2)
+    names = Doing(lambda t: replace(t, wants=tuple(replace(w, gang=gang) for w in t.wants[:left])))
+    (failed,) = target(first, second, policies=(names,)).failed
+    assert failed.error == f"it wants nodes of pool cpu for jobs ('5',) as the gang {gang!r}, which they are not"
+
+
 def test_a_hold_keeps_everything_as_it_is() -> None:
     found = target(job(exclusive=True), claims=(claim("cpu1", S.OPEN), claim("cpu2")), paused="maintenance (by root)")
     assert (found.wants, found.releases) == ((), ())
