@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from burstd.core.inputs import data_of
-from burstd.core.need import need
+from burstd.core.job_row import asks, row_of
 from burstd.core.outlook import outlooks
 from burstd.core.reasons import meaning
 from burstd.core.ways import Way, ways
@@ -69,21 +69,21 @@ def explain(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
     """Explains a job: ``123``, an array task ``123_7`` or a component ``123+1``. Unknown ones get a verdict as well."""
     if not isinstance(snapshot.slurm, SlurmView):
         return _nothing(job_id, f"Slurm could not be read: {snapshot.slurm.error}")
-    job = _row(job_id, snapshot.slurm)
+    job = row_of(snapshot.slurm.jobs, job_id)
     if job is None:
         return _nothing(job_id, "Slurm's queue has no such job; sacct knows those that have ended")
-    asks, remarks = _asks(job), tuple(r for r in plan.remarks if r.subject == f"job:{job.id}")
+    remarks = tuple(r for r in plan.remarks if r.subject == f"job:{job.id}")
     serving, data = _serving(snapshot, snapshot.slurm, plan, job, job_id), data_of(snapshot.data, job)
     if job.state is not JobState.PENDING:
         where = f" on {', '.join(job.node_list)}" if job.node_list else ""
         verdict, summary = job.state.value.lower(), f"it is {job.state.value.lower()}{where}"
-        return Explanation(job_id, job, asks, verdict, summary, "", remarks, (), serving, data=data)
+        return Explanation(job_id, job, asks(job), verdict, summary, "", remarks, (), serving, data=data)
     last = remarks[-1] if remarks else _unserved(snapshot, job)
     outlook = snapshot.outlook.get(job.id) or outlooks(snapshot).get(job.id)
     return Explanation(
         job_id=job_id,
         job=job,
-        asks=asks,
+        asks=asks(job),
         verdict=last.verdict,
         summary=last.reason,
         slurm=meaning(job.reason).text,
@@ -98,23 +98,6 @@ def explain(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
 
 def _nothing(job_id: str, why: str) -> Explanation:
     return Explanation(job_id, None, "", "unknown", why)
-
-
-def _asks(job: Job) -> str:
-    wanted = need(job)
-    features = f", features {job.constraint}" if job.constraint else ""
-    tasks = f" ({job.tasks} array tasks)" if job.tasks > 1 else ""
-    return f"{wanted.nodes} node(s), each {wanted.share(wanted.nodes)}{features}{tasks}"
-
-
-def _row(job_id: str, slurm: SlurmView) -> Job | None:
-    """The row of the job, or the one that stands for an array task, or for an array or het job by its bare number."""
-    exact = next((job for job in slurm.jobs if job.id == job_id), None)
-    if exact is not None:
-        return exact
-    array, _, task = job_id.partition("_")
-    rows = [j for j in slurm.jobs if array in (j.array_job_id, j.het_job_id) and (j.array_tasks or not task)]
-    return min(rows, key=lambda j: (j.state is not JobState.PENDING, j.id), default=None)
 
 
 def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id: str) -> tuple[Serving, ...]:

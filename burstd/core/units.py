@@ -38,6 +38,11 @@ def size_text(size: int) -> str:
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.1f} {unit}"
 
 
+def memory_text(mebibytes: int) -> str:
+    """Memory for a person: ``512 MiB``, ``64 GiB``."""
+    return f"{mebibytes / 1024:.4g} GiB" if mebibytes >= 1024 else f"{mebibytes} MiB"
+
+
 def span_text(seconds: float) -> str:
     """A length of time for a person, in the two largest units: ``40 s``, ``2 min 20 s``, ``3 h 5 min``."""
     left = max(0, round(seconds))

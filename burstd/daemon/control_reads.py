@@ -7,12 +7,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from burstd.core.job_row import asks
 from burstd.daemon.control_desk import Daemon, Denied, You, looked
 from burstd.daemon.control_office import NoAnswer, Office, Records
 from burstd.daemon.control_rights import Caller, jobs_seen, whole
 from burstd.daemon.views import BillView, EventsView, EventView, NodeDetailView, NodesView, StatusView, when
 from burstd.daemon.views_explain import ExplainView, explanation, gone
-from burstd.daemon.views_jobs import JobDetailView, JobsView, Queue, asks, past_remarks, remarks
+from burstd.daemon.views_jobs import JobDetailView, JobsView, Queue, past_remarks, remarks
 from burstd.daemon.views_nodes import event, node_of, nodes
 from burstd.daemon.views_plan import bill_view
 from burstd.daemon.views_stage import at_a_glance

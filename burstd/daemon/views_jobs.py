@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from burstd.daemon.control_rights import whole
+from burstd.core.job_row import row_of
 from burstd.daemon.views import NodeView, View, when, when_set
-from burstd.daemon.views_status import last_words, shape_text
+from burstd.daemon.views_status import last_words
 from burstd.model.claim import Claim
 from burstd.model.job import Job, JobState
 from burstd.model.plan import Plan
 from burstd.model.policy import Remark
-from burstd.model.shape import Shape
 from burstd.model.snapshot import SlurmView, Snapshot
 from burstd.store import Noted
 
@@ -84,15 +83,8 @@ class Queue:
         return [job for job in self._jobs if not self._burst.isdisjoint(job.partitions)]
 
     def find(self, job_id: str) -> Job | None:
-        """The job of this id; for the number of an array or het job the pending row, else the first."""
-        exact = next((job for job in self._jobs if job.id == job_id), None)
-        if exact is not None:
-            return exact
-        parts = [job for job in self._jobs if whole(job.id) == job_id or job_id in (job.array_job_id, job.het_job_id)]
-        if not parts and whole(job_id) != job_id:
-            # A task that is pending still stands in the row of its array.
-            parts = [job for job in self._jobs if job.id == whole(job_id)]
-        return next((job for job in parts if job.state is JobState.PENDING), parts[0] if parts else None)
+        """The job of this id, or of an id that its row stands for (see row_of)."""
+        return row_of(self._jobs, job_id)
 
     def word(self, job: Job) -> Remark | None:
         """burstd's last word about a job."""
@@ -122,27 +114,6 @@ class Queue:
             nodes=list(names),
             claims=list(dict.fromkeys(c.id for key in _keys(job) for c in self._claims.get(key, ()))),
         )
-
-
-def asks(job: Job) -> str:
-    """What a job asks for, as a person would say it."""
-    parts = [f"{job.nodes} node{'s' if job.nodes != 1 else ''}", f"{job.cpus} CPU{'s' if job.cpus != 1 else ''}"]
-    if job.memory_mib:
-        memory = shape_text(Shape(1, job.memory_mib)).partition(", ")[2]
-        parts.append(memory + (" per CPU" if job.memory_per_cpu else " per node"))
-    parts += [f"{g} per node" for g in job.gres_per_node]
-    parts += [f"{g} in all" for g in job.gres_per_job]
-    if job.constraint:
-        parts.append(f"constraint {job.constraint}")
-    if job.exclusive:
-        parts.append("whole nodes")
-    if job.tasks > 1:
-        parts.append(f"{job.tasks} array tasks")
-    if job.time_limit_s:
-        parts.append(f"{job.time_limit_s / 60:.0f} min")
-    if job.dependency:
-        parts.append(f"after {job.dependency}")
-    return ", ".join(parts)
 
 
 def remarks(said: Iterable[Remark], noted: Iterable[Noted]) -> list[RemarkView]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from burstd.core.offers import mended_by
+from burstd.core.units import memory_text
 from burstd.daemon.control_office import Facts
 from burstd.daemon.control_rights import Caller
 from burstd.daemon.views import (
@@ -73,8 +74,8 @@ def status(
 
 def shape_text(shape: Shape) -> str:
     """A shape as a person writes it: ``8 CPUs, 64 GiB, gpu:a100:2``."""
-    memory = f"{shape.memory_mib / 1024:.4g} GiB" if shape.memory_mib >= 1024 else f"{shape.memory_mib} MiB"
-    return ", ".join([f"{shape.cpus} CPU{'s' if shape.cpus != 1 else ''}", memory, *map(str, shape.gres)])
+    cpus = f"{shape.cpus} CPU{'s' if shape.cpus != 1 else ''}"
+    return ", ".join([cpus, memory_text(shape.memory_mib), *map(str, shape.gres)])
 
 
 def last_words(remarks: Sequence[Remark]) -> dict[str, Remark]:

@@ -64,7 +64,7 @@ IMPOSSIBLE = """\
 Job 106 of daemon: impossible: no pool and no other node of burst can run it:
 pool gpu lacks gpu:h100:1 (it has none); pool cpu lacks gpu:h100:1 (it has
 none).
-  It asks for 1 node(s), each 8 CPUs, gpu:h100:1.
+  It asks for 1 node, 8 CPUs, gpu:h100:1 per node.
   Slurm says: it waits for nodes (Resources).
   What would help: ask for what a pool has.
   What would help: add a pool whose slots have it, in burstd.toml and
@@ -81,7 +81,7 @@ Pool cpu: lacks gpu:h100:1 (it has none)
 """
 REFUSED = """\
 Job 104 of nobody: wait: 3.06 EUR/h are too much.
-  It asks for 1 node(s), each 1 CPUs, gpu:4.
+  It asks for 1 node, 1 CPU, gpu:4 per node, 1440 min.
   Slurm says: it waits for nodes (Resources).
   It would start on premises: in about 3 h (by what runs and waits before it);
   in the cloud: in about 4 min.

@@ -33,7 +33,7 @@ def test_a_job_that_gets_a_node() -> None:
     broken = offer("cheap", "0.1")
     breaker = next_breaker(None, broken, "capacity", NOW, "none left")
     found = told(world(job(cpus=2, memory_mib=100), offers=(dear, broken, offer()), breakers=(breaker,)))
-    assert (found.verdict, found.asks, found.remedies) == ("boot", "1 node(s), each 2 CPUs, 100 MiB", ())
+    assert (found.verdict, found.asks, found.remedies) == ("boot", "1 node, 2 CPUs, 100 MiB per node", ())
     [way] = found.ways
     assert (way.pool, way.lacks, way.slots, way.free) == ("cpu", "", 4, 4)
     assert [(c.subject.split("/")[3], c.chosen, bool(c.refused)) for c in way.candidates] == [
