@@ -21,7 +21,7 @@ def row_of(jobs: Sequence[Job], job_id: str) -> Job | None:
     if task:
         rows = [job for job in jobs if job.id == number and task in task_ids(job.array_tasks)]
     else:
-        rows = [job for job in jobs if job_id in (job.array_job_id, job.het_job_id)]
+        rows = [job for job in jobs if job_id and job_id in (job.array_job_id, job.het_job_id)]
     return next((job for job in rows if job.state is JobState.PENDING), rows[0] if rows else None)
 
 
