@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from burstd.core.gres import GresCount, available, has_gres, without
 from burstd.core.need import Share
-from burstd.core.private import words_of
 from burstd.core.rows import Row
 from burstd.model.claim import USABLE, Claim, ClaimState
 from burstd.model.job import Job
@@ -194,15 +193,19 @@ class Capacity:
     stencils: Stencils
 
 
-def capacity(snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str]) -> Capacity:
-    """Reads the bins off a snapshot. ``gangs`` are the words of the gangs that wait: their claims are theirs alone."""
+def capacity(
+    snapshot: Snapshot, slurm: SlurmView, gangs: AbstractSet[str], private: Mapping[str, Sequence[str]]
+) -> Capacity:
+    """Reads the bins off a snapshot. ``gangs`` are the words of the gangs that wait: their claims are theirs alone.
+
+    ``private``: see words_of.
+    """
     ours = {slot for pool in snapshot.pools.values() for slot in pool.slots}
     reserved_nodes = {
         name for r in slurm.reservations if r.start <= snapshot.now and (not r.end or snapshot.now < r.end)
         for name in r.nodes
     }  # fmt: skip
     bound = {name: job for job, names in snapshot.bound.items() for name in names}
-    private = words_of(snapshot, slurm)
     stencils = Stencils()
     others = slurm.nodes.keys() - ours - reserved_nodes
     common = [

@@ -93,7 +93,7 @@ class Placement:
         """Places every ask."""
         self.asks = demand.asks
         self._count(demand)
-        self._room = capacity(self._snapshot, self._slurm, self._gangs(demand))
+        self._room = capacity(self._snapshot, self._slurm, self._gangs(demand), self.world.private)
         self.free = self._room.free
         self._packer = Packer(self.world.doubts, self._room, self._waiting(demand))
         self._wording = Wording(self._snapshot, self.world.judged, self._patterns, self._packer)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from zlib import crc32
 
 from burstd.model.job import Job
@@ -131,11 +132,14 @@ class _Group:
         count = len(self._sorted) - first
         return count, self._longer[first] / count if count else 0.0
 
-    def spread(self, elapsed: float) -> tuple[float, ...]:
-        """How long those ran that ran longer: one time for each of QUANTILES. There must be some."""
+    def spread(self, elapsed: float) -> list[float]:
+        """How long those ran that ran longer: one time for each of QUANTILES. Empty where they are not enough."""
         first = self._first(elapsed)
-        count = len(self._sorted) - first
-        return tuple(self._sorted[first + int(share * count)] for share in QUANTILES)
+        runs = self._sorted
+        count = len(runs) - first
+        if not count or (elapsed > 0 and count < ENOUGH_LONGER):
+            return []
+        return [runs[first + int(share * count)] for share in QUANTILES]
 
     def _first(self, elapsed: float) -> int:
         if not self._sorted:
@@ -168,17 +172,17 @@ class Like:
         """
         if not self._groups:
             return ()
-        found: tuple[float, ...] = ()
-        unit = self._limit_s or 1.0
-        for _, group in self._groups:
-            if elapsed_s <= 0 or group.longer_than(elapsed_s / unit)[0] >= ENOUGH_LONGER:
-                found = tuple(unit * run for run in group.spread(elapsed_s / unit))
-                break
-        if not found:
+        unit, elapsed_s = self._limit_s or 1.0, max(0.0, elapsed_s)
+        shares = next((s for _, group in self._groups if (s := group.spread(elapsed_s / unit))), None)
+        if shares is not None:
+            found = [unit * share for share in shares]
+        else:
             # Half of them double their age, as in ``run_s``: a Pareto distribution with exponent 1.
-            found = tuple(elapsed_s / (1 - share) for share in QUANTILES)
-        limit = max(self._limit_s, elapsed_s)
-        return tuple(min(run, limit) for run in found) if self._limit_s else found
+            found = [elapsed_s / (1 - share) for share in QUANTILES]
+        if self._limit_s:
+            limit = max(self._limit_s, elapsed_s)
+            found = [min(run, limit) for run in found]
+        return tuple(found)
 
     def _told(self, elapsed_s: float) -> tuple[float, int, Key]:
         unit, (key, group) = self._limit_s or 1.0, self._groups[0]
@@ -223,8 +227,7 @@ class History:
             none = False
             run, wait_s = job.run_s / (job.time_limit_s or 1.0), () if job.burst else (job.wait_s,)
             size = _size(job.gpus, job.cpus)
-            for key in _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s):
-                place = _place(key)
+            for place, key in _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s):
                 if place not in own:
                     shelves[place] = dict(shelves[place])
                     own.add(place)
@@ -240,25 +243,23 @@ class History:
 
     def like(self, job: Job) -> Like:
         """What is known of jobs like this one, for many questions about the same request."""
-        groups = [(key, group) for key in self._keys(job) if (group := self._group(key)) is not None]
-        return Like(tuple(some for some in groups if len(some[1]) >= ENOUGH), job.time_limit_s)
+        known = self._known(job)
+        return Like(tuple((key, group) for key, group in known if len(group) >= ENOUGH), job.time_limit_s)
 
     def wait_s(self, job: Job) -> Estimate | None:
         """How long jobs like it waited of late for nodes of the site; None: no job tells."""
-        for key in self._keys(job):
-            group = self._group(key)
-            if group is not None and len(group.waits) >= ENOUGH:
+        for key, group in self._known(job):
+            if len(group.waits) >= ENOUGH:
                 return Estimate(group.mean_wait(), len(group.waits), _words(key))
         return None
 
-    def _keys(self, job: Job) -> Sequence[Key]:
+    def _known(self, job: Job) -> list[tuple[Key, _Group]]:
+        """The groups of which there are any, the closest first."""
         if not self._shelves:
-            return ()
-        size = _size(gpus_of(job), job.cpus)
-        return _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s)
-
-    def _group(self, key: Key) -> _Group | None:
-        return self._shelves[_place(key)].get(key)
+            return []
+        size, shelves = _size(gpus_of(job), job.cpus), self._shelves
+        keys = _keys(job.user, job.account, job.name, size, job.nodes, job.time_limit_s)
+        return [(key, group) for place, key in keys if (group := shelves[place].get(key)) is not None]
 
 
 def gpus_of(job: Job) -> int:
@@ -272,8 +273,12 @@ def _size(gpus: int, cpus: int) -> str:
     return f"{gpus} GPUs" if gpus else f"up to {1 << max(0, cpus - 1).bit_length()} CPUs"
 
 
-def _keys(user: str, account: str, name: str, size: str, nodes: int, limit_s: float) -> list[Key]:
-    """The groups of a job, the closest first. Numbers in names say which of many alike it is: they do not count."""
+@lru_cache(maxsize=8192)
+def _keys(user: str, account: str, name: str, size: str, nodes: int, limit_s: float) -> tuple[tuple[int, Key], ...]:
+    """The groups of a job, the closest first, each with the number of its shelf.
+
+    Numbers in names say which of many alike it is: they do not count.
+    """
     on, limit, kind = f"{max(1, nodes)} nodes", f"{limit_s:.0f}", "limited" if limit_s else "unlimited"
     keys: list[Key] = []
     if user and name:
@@ -287,7 +292,7 @@ def _keys(user: str, account: str, name: str, size: str, nodes: int, limit_s: fl
     if account:
         keys.append(("account", account, size, kind))
     keys += (("size", size, on, kind), ("all", kind))
-    return keys
+    return tuple((_place(key), key) for key in keys)
 
 
 def _place(key: Key) -> int:
