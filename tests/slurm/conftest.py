@@ -2,4 +2,9 @@
 
 import pytest
 
-pytest.register_assert_rewrite("burstd.testing.scheduler_contract", "burstd.testing.slurm_cluster")
+pytest.register_assert_rewrite(
+    "burstd.testing.jobs_contract",
+    "burstd.testing.scheduler_contract",
+    "burstd.testing.slurm_cluster",
+    "burstd.testing.slurm_tests",
+)
