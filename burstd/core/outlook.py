@@ -168,7 +168,10 @@ class _Site:
         runs = like.spread(elapsed)
         if not runs:
             runs, part = (job.time_limit_s or elapsed + max(elapsed, RUN_S),), each
-        ends = tuple(self._now + max(0.0, run_s - elapsed) for run_s in runs)
+        now = self._now
+        ends = [now + (run_s - elapsed) for run_s in runs]
+        if ends[0] < now:
+            ends = [max(now, end) for end in ends]
         for name in job.node_list:
             if name in kind_of:
                 kind_of[name].runs(name, each, part, ends)

@@ -63,10 +63,11 @@ def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]
     wanted = {job for claim in claims for job in claim.jobs}
     rows: dict[str, list[Job]] = {}
     for job in slurm.jobs:
+        if job.id in wanted:
+            rows.setdefault(job.id, []).append(job)
         # A task that was bound or requeued stands alone in the queue, and is its array's all the same.
-        for word in (job.id, job.array_job_id) if job.array_job_id != job.id else (job.id,):
-            if word in wanted:
-                rows.setdefault(word, []).append(job)
+        if job.array_job_id in wanted and job.array_job_id != job.id:
+            rows.setdefault(job.array_job_id, []).append(job)
     bound: dict[str, list[str]] = {}
     for job_id, names in snapshot.bound.items():
         for name in names:

@@ -113,8 +113,8 @@ class Kind:
 
         A whole node is the one of many on which jobs end soon: there each counts as a whole, with an early end.
         """
-        for end in ends:
-            self._ends.append((end, len(self._ends), part))
+        known = len(self._ends)
+        self._ends += [(end, number, part) for number, end in enumerate(ends, known)]
         self._running.setdefault(name, []).append((ends[(len(ends) - 1) // 2], each))
 
     def fit(self, partitions: Iterable[str], need: Need) -> Fit | None:

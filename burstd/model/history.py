@@ -85,7 +85,7 @@ _NONE: tuple[float, ...] = ()
 class _Group:
     """The latest runs of one group. What is worked out from them is kept; it changes nothing."""
 
-    __slots__ = ("_fresh", "_longer", "_mean", "_old", "_sorted", "_wait", "waits")
+    __slots__ = ("_fresh", "_longer", "_mean", "_old", "_sorted", "_wait", "runs", "waits")
 
     def __init__(
         self, old: tuple[float, ...] = _NONE, fresh: tuple[float, ...] = _NONE, waits: tuple[float, ...] = _NONE
@@ -93,6 +93,8 @@ class _Group:
         """``old``, then ``fresh``: how long they ran, the latest last; shares of their limits where they had one."""
         self._old = old
         self._fresh = fresh
+        self.runs = len(old) + len(fresh)
+        """How many."""
         self.waits = waits
         """How long those waited that ran on nodes of the site."""
         self._mean = self._wait = -1.0
@@ -106,9 +108,6 @@ class _Group:
 
     __hash__ = None  # type: ignore[assignment]  # compared by what it holds
 
-    def __len__(self) -> int:
-        return len(self._old) + len(self._fresh)
-
     def and_one(self, run: float, waits: tuple[float, ...]) -> _Group:
         """With one run more: few are copied."""
         old, fresh = self._old, (*self._fresh, run)
@@ -118,7 +117,7 @@ class _Group:
 
     def mean(self) -> float:
         if self._mean < 0:
-            self._mean = (sum(self._old) + sum(self._fresh)) / len(self)
+            self._mean = (sum(self._old) + sum(self._fresh)) / self.runs
         return self._mean
 
     def mean_wait(self) -> float:
@@ -173,9 +172,10 @@ class Like:
         if not self._groups:
             return ()
         unit, elapsed_s = self._limit_s or 1.0, max(0.0, elapsed_s)
-        shares = next((s for _, group in self._groups if (s := group.spread(elapsed_s / unit))), None)
-        if shares is not None:
-            found = [unit * share for share in shares]
+        for _, group in self._groups:
+            if shares := group.spread(elapsed_s / unit):
+                found = [unit * share for share in shares]
+                break
         else:
             # Half of them double their age, as in ``run_s``: a Pareto distribution with exponent 1.
             found = [elapsed_s / (1 - share) for share in QUANTILES]
@@ -186,7 +186,7 @@ class Like:
 
     def _told(self, elapsed_s: float) -> tuple[float, int, Key]:
         unit, (key, group) = self._limit_s or 1.0, self._groups[0]
-        seconds, count = (unit * group.mean(), len(group)) if elapsed_s <= 0 else (2 * elapsed_s, 0)
+        seconds, count = (unit * group.mean(), group.runs) if elapsed_s <= 0 else (2 * elapsed_s, 0)
         for longer_key, longer in self._groups if elapsed_s > 0 else ():
             ran_longer, mean = longer.longer_than(elapsed_s / unit)
             if ran_longer >= ENOUGH_LONGER:
@@ -243,8 +243,7 @@ class History:
 
     def like(self, job: Job) -> Like:
         """What is known of jobs like this one, for many questions about the same request."""
-        known = self._known(job)
-        return Like(tuple((key, group) for key, group in known if len(group) >= ENOUGH), job.time_limit_s)
+        return Like(tuple([known for known in self._known(job) if known[1].runs >= ENOUGH]), job.time_limit_s)
 
     def wait_s(self, job: Job) -> Estimate | None:
         """How long jobs like it waited of late for nodes of the site; None: no job tells."""

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from math import inf
 from time import process_time
 
-from burstd.core.chain import make_target
+from burstd.core.chain import Memory, make_target
 from burstd.core.covered import covered_since, tried_since
 from burstd.core.tuning import Tuning
 from burstd.model.claim import ClaimState
@@ -118,6 +118,7 @@ class Run:
         self._sampled = workload.window.start
         self._timeline: list[Sample] = []
         self._site_unit_s = 0.0
+        self._memory = Memory()
         self._decisions = 0
 
     def run(self) -> Course:
@@ -325,7 +326,8 @@ class Run:
         while True:
             self.fleet.make_room(self._queue.wanted)
             snapshot = self._snapshot()
-            target = make_target(snapshot, policies, spot_interruptions=self._world.tuning.spot_interruptions)
+            most = self._world.tuning.spot_interruptions
+            target = make_target(snapshot, policies, spot_interruptions=most, memory=self._memory)
             self._decisions += 1
             if target.failed:
                 failed = target.failed[0]
