@@ -58,9 +58,8 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
             binds += binder.binds(claim)
     # Bound nodes stay behind the gate: only the job that they are bound to gets past it.
     kept = {slot for job_id, slots in bound.items() if job_id not in freed for slot in slots}
-    out = {c.slot for c in view.snapshot.claims if c.state is S.OPEN and c.slot not in kept and c.slot not in closing}
-    out -= {c.slot for c in view.snapshot.claims if c.private and c.slot in out and not open_to_all(c, view)}
-    out -= {c.slot for c in view.snapshot.claims if c.slot in out and used_up(c, view.now)}
+    shut = kept | closing
+    out = {c.slot for c in view.snapshot.claims if c.state is S.OPEN and c.slot not in shut and _lets_in(c, view)}
     out |= {c.slot for c in opens}
     # Slots of a pool that was taken out of the settings stay shut: nobody would serve what Slurm starts there.
     orphaned = {slot for slot in view.gated - view.slots if view.slurm.nodes.get(slot) is not None}
@@ -71,6 +70,13 @@ def move_gate(view: View, target: Target, tuning: Tuning, moving: frozenset[str]
         what = _what(opens, closes) or "the reservation differs from the record"
         changes = [SetGate(desired, what, tuple(c.id for c in opens), tuple(c.id for c in closes), why)]
     return [*changes, *unbinds, *binds]
+
+
+def _lets_in(claim: Claim, view: View) -> bool:
+    """Whether an open node lets jobs in that are not bound to it."""
+    return not (claim.reserved or claim.alone) or (
+        (not claim.private or open_to_all(claim, view)) and not used_up(claim, view.now)
+    )
 
 
 def _private(claims: list[Claim], job: Job | None, binder: Binder, tuning: Tuning) -> list[Action]:
@@ -192,12 +198,17 @@ def _has_nodes(view: View, job_id: str) -> bool:
 def _closes(view: View, target: Target, moving: frozenset[str], tuning: Tuning) -> tuple[list[Claim], list[str]]:
     """Open or ready claims to bring back behind the gate: released, held, taken back, or dead in Slurm."""
     released = {r.claim_id: r.reason for r in target.releases}
+    touched = view.snapshot.held_slots | view.notices().keys()
     closes: list[Claim] = []
     reasons: list[str] = []
     for claim in view.snapshot.claims:
         if claim.state is not S.OPEN or claim.id in moving:
             continue
         node = view.node(claim.slot)
+        named = claim.id in released or claim.slot in touched or claim.pool not in view.snapshot.pools
+        if not (named or claim.reserved or claim.alone or (node is not None and node.state == "DOWN")):
+            # Of most there is nothing to be said.
+            continue
         if claim.slot in view.snapshot.held_slots:
             reason = "held by an administrator"
         elif node is not None and node.state == "DOWN" and not node.busy:

@@ -36,12 +36,13 @@ def affordable(claim: Claim, view: View) -> list[Job]:
 
 
 def _covered(claim: Claim, jobs: Iterable[Job], snapshot: Snapshot) -> list[Job]:
+    waiting = [job for job in jobs if job.state is JobState.PENDING]
+    if not claim.reserved:
+        return waiting
     return [
         job
-        for job in jobs
-        if job.state is JobState.PENDING
-        and claim.covers(job.time_limit_s + END_S, snapshot.now)
-        and (job.time_limit_s or not claim.reserved or _unused(claim, snapshot))
+        for job in waiting
+        if claim.covers(job.time_limit_s + END_S, snapshot.now) and (job.time_limit_s or _unused(claim, snapshot))
     ]
 
 
@@ -74,10 +75,11 @@ def words_of(snapshot: Snapshot, slurm: SlurmView) -> dict[str, tuple[str, ...]]
             bound.setdefault(name, []).append(job_id)
     found: dict[str, tuple[str, ...]] = {}
     for claim in claims:
-        found_jobs = (job for word in dict.fromkeys(claim.jobs) for job in rows.get(word, ()))
-        own = (job.id for job in _covered(claim, found_jobs, snapshot))
+        its_jobs = [job for word in dict.fromkeys(claim.jobs) for job in rows.get(word, ())]
+        own = [job.id for job in _covered(claim, its_jobs, snapshot)]
         words = dict.fromkeys((*bound.get(claim.slot, ()), claim.gang, *own))
-        found[claim.id] = tuple(word for word in words if word)
+        words.pop("", None)
+        found[claim.id] = tuple(words)
     return found
 
 

@@ -39,7 +39,7 @@ def notice_steps(view: View) -> list[Action]:
 def _drains(view: View) -> list[Action]:
     """What the cloud's queue announced, told to Slurm."""
     alike: dict[str, list[Claim]] = {}
-    for claim in view.snapshot.claims:
+    for claim in view.snapshot.claims if view.snapshot.progress.notices else ():
         notice, node = view.snapshot.progress.notices.get(claim.id), view.node(claim.slot)
         if notice is None or node is None or node.powered_down or "POWERING_DOWN" in node.flags:
             continue
@@ -149,7 +149,8 @@ def why_closed(claim: Claim, view: View) -> str:
 
 def notice_remarks(view: View) -> tuple[Remark, ...]:
     """What is to be said of jobs that run on machines that are taken back."""
-    told = {c.slot: t for c in view.snapshot.claims if c.state not in _BEFORE and (t := view.told(c.slot))}
+    claims = view.snapshot.claims if view.notices() else ()
+    told = {c.slot: t for c in claims if c.state not in _BEFORE and (t := view.told(c.slot))}
     remarks: list[Remark] = []
     for job in view.slurm.jobs if view.slurm is not None and told else ():
         here = [s for s in job.node_list if s in told] if job.state in _AT_WORK else []

@@ -69,8 +69,10 @@ def reset_slots(view: View, tuning: Tuning) -> list[Action]:
     slots = []
     for pool in view.snapshot.pools.values():
         for slot in pool.slots:
+            if slot in view.claimed:
+                continue
             node = view.node(slot)
-            if node is None or slot in view.claimed or node.busy:
+            if node is None or node.busy:
                 continue
             if node.powered_down and not (node.state == "DOWN" and node.reason.startswith(_GIVEN_UP)):
                 continue
