@@ -50,6 +50,11 @@ class Settings(BaseModel):
     """Seconds after which a job starts machines however few wait; none: never."""
     pools: dict[str, PoolSettings] = {}
 
+    def hold_back(self) -> bool:
+        """Whether they keep any pool's machines waiting."""
+        some = ((self.min_jobs, self.min_age_s), *((own.min_jobs, own.min_age_s) for own in self.pools.values()))
+        return any((jobs or 1) > 1 or (age or 0) > 0 for jobs, age in some)
+
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         for whose, own in (("", PoolSettings()), *((f" of pool {name}", own) for name, own in self.pools.items())):
@@ -69,7 +74,7 @@ class Backlog:
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Takes away wants whose jobs are too few or too young."""
-        if not isinstance(snapshot.slurm, SlurmView):
+        if not isinstance(snapshot.slurm, SlurmView) or not self.settings.hold_back():
             return target
         asked = {job for want in target.wants for job in want.jobs}
         jobs = {job.id: job for job in snapshot.slurm.jobs if job.id in asked}

@@ -17,7 +17,7 @@ Limits hold for all that other policies and ``burstctl scale`` ask for as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -52,22 +52,59 @@ class Settings(Limit):
 
 Key = tuple[str, str]
 """What a limit is kept for: ``("pool", "gpu")``, ``("user", "ada")``, ``("", "")`` for all."""
+_Limits = tuple[tuple[Key, Limit], ...]
+
+
+class _Known:
+    """Which limits there are for machines that are alike."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known: dict[tuple[str, str, tuple[str, ...]], _Limits] = {}
+
+    def of(self, pool: str, provider: str, users: tuple[str, ...]) -> _Limits:
+        """All that hold for machines of this pool from this provider for these users."""
+        users = users if self._settings.users else ()
+        found = self._known.get((pool, provider, users))
+        if found is None:
+            keys = (_ALL, ("pool", pool), ("provider", provider), *(("user", user) for user in dict.fromkeys(users)))
+            limits = ((key, self._limit(key)) for key in keys)
+            found = tuple((key, limit) for key, limit in limits if limit is not None)
+            self._known[pool, provider, users] = found
+        return found
+
+    def of_user(self, user: str) -> _Limits:
+        """His alone."""
+        limit = self._limit(("user", user))
+        return ((("user", user), limit),) if limit is not None else ()
+
+    def _limit(self, key: Key) -> Limit | None:
+        kind, name = key
+        if not kind:
+            return self._settings
+        of: Mapping[str, Limit] = {
+            "pool": self._settings.pools,
+            "provider": self._settings.providers,
+            "user": self._settings.users,
+        }[kind]
+        return of.get(name, of.get("*"))
 
 
 @dataclass(slots=True)
 class _Usage:
-    """Machines, and machines started in the last minute."""
+    """Machines, and machines started in the last minute, of what there is a limit for."""
 
-    nodes: dict[Key, int]
-    started: dict[Key, int]
+    known: _Known
+    nodes: dict[Key, int] = field(default_factory=dict)
+    started: dict[Key, int] = field(default_factory=dict)
     held: dict[Key, str] = field(default_factory=dict)
     """Rates for which a job of several nodes waits: those behind it wait, too, or it would never have its minute."""
 
     def copy(self) -> _Usage:
-        return _Usage(dict(self.nodes), dict(self.started), self.held)
+        return _Usage(self.known, dict(self.nodes), dict(self.started), self.held)
 
-    def add(self, keys: Iterable[Key], nodes: int) -> None:
-        for key in keys:
+    def add(self, limits: _Limits, nodes: int) -> None:
+        for key, _ in limits:
             self.nodes[key] = self.nodes.get(key, 0) + nodes
             self.started[key] = self.started.get(key, 0) + nodes
 
@@ -102,7 +139,8 @@ class Limits:
                 self._hold(unit, usage)
                 continue
             for want, before in zip(narrowed, unit, strict=True):
-                usage.add(_keys(want.pool, want.offers[0].provider if want.offers else "", want.users), want.nodes)
+                provider = want.offers[0].provider if want.offers else ""
+                usage.add(usage.known.of(want.pool, provider, want.users), want.nodes)
                 if len(want.offers) < len(before.offers):
                     gone = sorted({o.provider for o in before.offers} - {o.provider for o in want.offers})
                     reason = f"not from {', '.join(gone)} ({before.reason}): the limit is reached"
@@ -119,7 +157,7 @@ class Limits:
         want = unit[0]
         if len(unit) > 1 or want.gang or len(want.users) < 2 or not self.settings.users:
             return unit, []
-        reasons = {u: self._excess((("user", u),), want.nodes, usage, unit, usage) for u in want.users}
+        reasons = {u: self._excess(usage.known.of_user(u), want.nodes, usage, unit, usage) for u in want.users}
         jobs = tuple(job for job in want.jobs if not reasons.get(user_of.get(job, ""), ""))
         out = [job for job in want.jobs if job not in jobs]
         if not out or not jobs:
@@ -129,19 +167,17 @@ class Limits:
         rest = replace(want, jobs=jobs, users=users, reason=f"{want.reason}, without {shown}")
         return (rest,), [Remark(self.name, f"job:{job}", "wait", reasons[user_of[job]]) for job in out]
 
-    @staticmethod
-    def _usage(snapshot: Snapshot) -> _Usage:
-        usage = _Usage({}, {})
+    def _usage(self, snapshot: Snapshot) -> _Usage:
+        usage = _Usage(_Known(self.settings))
         for claim in snapshot.claims:
-            keys = _keys(claim.pool, claim.offer.provider, claim.users)
-            for key in keys:
+            for key, _ in usage.known.of(claim.pool, claim.offer.provider, claim.users):
                 usage.nodes[key] = usage.nodes.get(key, 0) + 1
                 if claim.state is ClaimState.PLANNED and claim.launch_called is None:
                     # It will be started at once: it counts before the record of launches has it.
                     usage.started[key] = usage.started.get(key, 0) + 1
         for launch in snapshot.launched:
             if launch.at > snapshot.now - MINUTE_S:
-                for key in _keys(launch.pool, launch.provider, launch.users):
+                for key, _ in usage.known.of(launch.pool, launch.provider, launch.users):
                     usage.started[key] = usage.started.get(key, 0) + 1
         return usage
 
@@ -151,14 +187,16 @@ class Limits:
         narrowed: list[Want] = []
         for want in unit:
             reasons: dict[str, str] = {}
-            for provider in dict.fromkeys(offer.provider for offer in want.offers):
-                reasons[provider] = self._excess(_keys(want.pool, provider, want.users), want.nodes, trial, unit, usage)
-            offers = tuple(offer for offer in want.offers if not reasons[offer.provider])
+            for provider in dict.fromkeys([offer.provider for offer in want.offers]):
+                limits = usage.known.of(want.pool, provider, want.users)
+                reasons[provider] = self._excess(limits, want.nodes, trial, unit, usage)
+            full = any(reasons.values())
+            offers = tuple(o for o in want.offers if not reasons[o.provider]) if full else want.offers
             if want.offers and not offers:
                 return [], "; ".join(dict.fromkeys(reasons.values()))
             narrowed.append(replace(want, offers=offers) if len(offers) < len(want.offers) else want)
             if trial is not usage:
-                trial.add(_keys(want.pool, offers[0].provider if offers else "", want.users), want.nodes)
+                trial.add(usage.known.of(want.pool, offers[0].provider if offers else "", want.users), want.nodes)
         return narrowed, ""
 
     def _hold(self, unit: tuple[Want, ...], usage: _Usage) -> None:
@@ -167,25 +205,23 @@ class Limits:
             return
         trial, rates = usage.copy(), set[Key]()
         for want in unit:
-            ways = (
-                _keys(want.pool, provider, want.users) for provider in dict.fromkeys(o.provider for o in want.offers)
-            )
-            keys = next((keys for keys in ways if not self._full(keys, want.nodes, trial)), None)
-            if keys is None:
+            providers = dict.fromkeys(offer.provider for offer in want.offers)
+            ways = (usage.known.of(want.pool, provider, want.users) for provider in providers)
+            limits = next((limits for limits in ways if not self._full(limits, want.nodes, trial)), None)
+            if limits is None:
                 return
-            trial.add(keys, want.nodes)
-            rates |= {key for key in keys if (limit := self._limit(key)) and limit.launches_per_minute}
+            trial.add(limits, want.nodes)
+            rates |= {key for key, limit in limits if limit.launches_per_minute}
         for key in rates:
             usage.held.setdefault(key, f"{unit[0].reason} is first, and waits until nothing was started for a minute")
 
-    def _excess(self, keys: tuple[Key, ...], nodes: int, trial: _Usage, unit: tuple[Want, ...], before: _Usage) -> str:
+    def _excess(self, limits: _Limits, nodes: int, trial: _Usage, unit: tuple[Want, ...], before: _Usage) -> str:
         """Which limit so many nodes more would break; empty: none."""
-        if full := self._full(keys, nodes, trial):
+        if full := self._full(limits, nodes, trial):
             return full
-        gang = sum(want.nodes for want in unit) > 1
-        for key in keys:
-            limit = self._limit(key)
-            if limit is None or limit.launches_per_minute is None:
+        gang = len(unit) > 1 or unit[0].nodes > 1
+        for key, limit in limits:
+            if limit.launches_per_minute is None:
                 continue
             rate, started = limit.launches_per_minute, trial.started.get(key, 0)
             whose = f"the limit{_of(key)} is {rate} launch(es) a minute"
@@ -195,31 +231,16 @@ class Limits:
                 return f"{whose}, and {started} were made"
         return ""
 
-    def _full(self, keys: tuple[Key, ...], nodes: int, usage: _Usage) -> str:
+    @staticmethod
+    def _full(limits: _Limits, nodes: int, usage: _Usage) -> str:
         """Which limit would be broken in a minute as well."""
-        for key in keys:
-            limit = self._limit(key)
+        for key, limit in limits:
             there = usage.nodes.get(key, 0)
-            if limit is not None and limit.nodes is not None and there + nodes > limit.nodes:
+            if limit.nodes is not None and there + nodes > limit.nodes:
                 return f"the limit{_of(key)} is {limit.nodes} node(s), and {there} are there or coming"
-            if limit is not None and limit.launches_per_minute == 0:
+            if limit.launches_per_minute == 0:
                 return f"the limit{_of(key)} is 0 launch(es) a minute"
         return ""
-
-    def _limit(self, key: Key) -> Limit | None:
-        kind, name = key
-        if not kind:
-            return self.settings
-        of: Mapping[str, Limit] = {
-            "pool": self.settings.pools,
-            "provider": self.settings.providers,
-            "user": self.settings.users,
-        }[kind]
-        return of.get(name, of.get("*"))
-
-
-def _keys(pool: str, provider: str, users: Iterable[str]) -> tuple[Key, ...]:
-    return (_ALL, ("pool", pool), ("provider", provider), *(("user", user) for user in dict.fromkeys(users)))
 
 
 def _of(key: Key) -> str:
