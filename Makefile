@@ -1,4 +1,4 @@
-# make demo | demo-shell | test | check | clean. What each does: README.md.
+# make demo | demo-shell | test | check | lint | clean. What each does: README.md.
 RELEASE ?= bookworm
 .ONESHELL:
 .SHELLFLAGS := -eu -c
@@ -7,7 +7,8 @@ RELEASE ?= bookworm
 help:
 	@echo "make demo [RELEASE=bookworm|trixie|forky]   a whole burst, on this machine, in boxes (root)"
 	echo "make demo-shell                             the same, and leaves you at a prompt in it"
-	echo "make check                                  the quick loop: ruff, mypy, import-linter, unit tests"
+	echo "make lint                                   ruff, mypy, import-linter"
+	echo "make check                                  the quick loop: lint, unit tests"
 	echo "make test                                   everything, real Slurm included (root)"
 
 demo:

@@ -198,9 +198,8 @@ def _want_fault(
         wrong = (want.reason, want.gang, want.alone)
         return f"it wants nodes of pool {want.pool} with {wrong!r} for reason, gang and alone: a text, one, and a bool"
     if not bounds.gang_of(want):
-        return (
-            f"it wants nodes of pool {want.pool} for jobs {want.jobs!r} as the gang {want.gang!r}, which they are not"
-        )
+        whose = f"jobs {', '.join(want.jobs)}" if want.jobs else "no job"
+        return f"it wants nodes of pool {want.pool} for {whose} as the gang {want.gang!r}, which they are not"
     if (want.pool, id(want.offers)) not in sound:
         if not _within(want.offers, allowed.get(want.pool, ())):
             return f"it wants nodes of pool {want.pool} by offers that are not to be had"

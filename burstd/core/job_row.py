@@ -27,7 +27,8 @@ def row_of(jobs: Sequence[Job], job_id: str) -> Job | None:
 
 def asks(job: Job) -> str:
     """What a job asks for: ``1 node, 8 CPUs, 30 GiB per node, gpu:a100:2 per node``."""
-    parts = [f"{job.nodes} node{'s' if job.nodes != 1 else ''}", f"{job.cpus} CPU{'s' if job.cpus != 1 else ''}"]
+    cpus = f"{job.cpus} CPU{'s' if job.cpus != 1 else ''}"
+    parts = [f"{job.nodes} nodes", f"{cpus} in all"] if job.nodes > 1 else ["1 node", cpus]
     if job.memory_mib:
         parts.append(memory_text(job.memory_mib) + (" per CPU" if job.memory_per_cpu else " per node"))
     parts += [f"{g} per node" for g in job.gres_per_node]

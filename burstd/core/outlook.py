@@ -170,7 +170,7 @@ class _Site:
             runs, part = (job.time_limit_s or elapsed + max(elapsed, RUN_S),), each
         now = self._now
         ends = [now + (run_s - elapsed) for run_s in runs]
-        if ends[0] < now:
+        if ends[0] < now:  # The first is the earliest.
             ends = [max(now, end) for end in ends]
         for name in job.node_list:
             if name in kind_of:

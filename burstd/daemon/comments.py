@@ -5,20 +5,22 @@ waiting jobs must not feel it, nor may the loop: jobs with the same line share o
 gives few commands, those of the highest priority first, and a job whose line differs in its words only is written at
 most once a minute, in its numbers only, at most once in five. What a job can never do is told at once.
 
-Users and their jobs write there too: what has changed since burstd looked is left as it is.
+Users and their jobs write there too, so what is there is read again before a batch is written: what has changed since
+burstd looked is left as it is.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
 import structlog
 
+from burstd.core.demand import task_ids
 from burstd.core.job_line import Line, Lines, named
 from burstd.daemon.workers import Workers
 from burstd.model.comment import joined, split
@@ -42,6 +44,8 @@ MOST_LOOKED_AT = 1000
 """In one loop, of the jobs about which something has changed."""
 PAUSE_S = 0.0002
 """For each job of the queue, between two looks at all of it: two seconds with ten thousand."""
+PAUSES = 20
+"""So many times as long as reading the comments again took: for that too slurmctld goes through its whole queue."""
 LANE = "comments"
 _DIGITS = re.compile(r"\d+")
 
@@ -92,6 +96,7 @@ class Comments:
         self._most = FEWEST_COMMANDS
         self._hopeless: set[str] = set()
         self._due = 0.0
+        self._reading_s = 0.0
 
     def step(self, snapshot: Snapshot, plan: Plan) -> None:
         """Begins to write the comments that have changed, of the most urgent jobs first."""
@@ -100,7 +105,7 @@ class Comments:
             return
         words = {r.subject: r for r in plan.remarks}
         hopeless = {subject for subject, word in words.items() if word.verdict == "impossible"}
-        if now < self._due and hopeless <= self._hopeless:
+        if now < self._due + PAUSES * self._reading_s and hopeless <= self._hopeless:
             return
         self._hopeless = hopeless
         self._due = now + PAUSE_S * len(slurm.jobs)
@@ -164,23 +169,27 @@ class Comments:
             yield chosen
 
     def _write(self, batch: Sequence[Sequence[_News]]) -> frozenset[str]:
-        """Returns the jobs to which somebody wrote meanwhile, or that have left the queue."""
-        overtaken: set[str] = set()
+        """Returns the jobs that were not written: somebody wrote to them meanwhile, or they have left the queue."""
+        left = {one.job.id for some in batch for one in some}
+        asked, given = perf_counter(), 0
         try:
-            there = self._scheduler.comments([one.job.id for some in batch for one in some])
+            there = self._scheduler.comments(left)
             began = perf_counter()
+            self._reading_s = began - asked
             for some in batch:
-                mine = [one for one in some if there.get(one.job.id) == one.found]
-                overtaken.update(one.job.id for one in some if one not in mine)
+                mine = [one for one in some if _as_found(one, there)]
                 if mine:
                     self._set([named(one.job) for one in mine], mine[0].told.comment)
+                    given += 1
+                    left -= {one.job.id for one in mine}
         except SchedulerUnavailable as error:
             log.info("comments wait, Slurm does not answer", error=str(error))
             self._most = FEWEST_COMMANDS
-            return frozenset(overtaken)
-        each = (perf_counter() - began) / len(batch)
-        self._most = max(FEWEST_COMMANDS, min(MOST_JOBS, int(COMMANDS_S / max(each, 1e-6))))
-        return frozenset(overtaken)
+            return frozenset(left)
+        if given:
+            each = (perf_counter() - began) / given
+            self._most = max(FEWEST_COMMANDS, min(MOST_JOBS, int(COMMANDS_S / max(each, 1e-6))))
+        return frozenset(left)
 
     def _set(self, ids: Sequence[str], comment: str) -> None:
         try:
@@ -196,6 +205,14 @@ class Comments:
             return
         for job_id in result:
             self._told.pop(job_id, None)
+
+
+def _as_found(news: _News, there: Mapping[str, str]) -> bool:
+    """Whether the comment is still the one that was found, and no task of the array has a row of its own by now."""
+    job = news.job
+    if there.get(job.id) != news.found:
+        return False
+    return not job.array_tasks or not any(f"{job.id}_{task}" in there for task in task_ids(job.array_tasks))
 
 
 def _same(told: _Told, reason: str, job: Job) -> bool:

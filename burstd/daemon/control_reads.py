@@ -239,7 +239,9 @@ def _job(job_id: str, you: Caller, office: Office) -> tuple[Queue, Job | None, S
     if job is None and not claims and not office.reader.events(job=job_id, limit=1):
         _readable(queue.snapshot)
         raise Denied(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
-    mine = you.owns(job.user) if job is not None else _was_mine(job_id, you, office, claims)
+    # Of a task that has ended the others of its array say whose it was.
+    row = job or queue.find(whole(job_id))
+    mine = you.owns(row.user) if row is not None else _was_mine(job_id, you, office, claims)
     if not mine:
         raise Denied(403, f"You are {you.user}, and job {whole(job_id)} is not known to be yours.")
     return queue, job, claims

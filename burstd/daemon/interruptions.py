@@ -119,7 +119,11 @@ class Interruptions:
             text = f"{run.reason}; {error}"
             self._store.append(f"job:{row}", new=NOT_REQUEUED, reason=text, cause="spot", data=data)
             self._runs[row] -= {run.number}
-        users, _ = comment.split(self._scheduler.comments(run.rows[:1]).get(run.rows[0], ""))
+        there = self._scheduler.comments(run.rows[:1]).get(run.rows[0])
+        if there is None:
+            log.info("job has gone before it was told", job=run.job_id)
+            return
+        users, _ = comment.split(there)
         text = comment.joined(users, f"{run.reason}; Slurm does not requeue it: {error}")
         if text != users:
             try:

@@ -87,7 +87,11 @@ class Scheduler(Protocol):
         ...
 
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
-        """What stands now in the Comment of those of these jobs that are in the queue. By ids as ``jobs`` has them."""
+        """What stands now in the Comment of those of these jobs that are in the queue, by ids as ``jobs`` has them.
+
+        With the number of an array come all its tasks that have rows of their own. slurmctld goes through its whole
+        queue for it, as for ``jobs``.
+        """
         ...
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:

@@ -161,7 +161,7 @@ class SimSlurm:
 
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """See Scheduler."""
-        return {job.id: job.comment for job in self.jobs() if job.id in job_ids}
+        return {job.id: job.comment for job in self.jobs() if job.id in job_ids or job.array_job_id in job_ids}
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
         """See Scheduler."""

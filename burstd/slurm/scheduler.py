@@ -15,6 +15,8 @@ _ADDRESSES_AT_ONCE = 1000
 """A single argument of a command may have 128 KiB."""
 _LETTERS_AT_ONCE = 100_000
 """Of the same: the tasks of an array may take thousands."""
+_UNKNOWN = "invalid job id"
+"""So squeue says that it knows none of the jobs that it is asked for."""
 _JOBS_AT_ONCE = 1000
 """scontrol asks slurmctld for one job after another: this many must be done before the command's timeout."""
 
@@ -124,9 +126,9 @@ class CommandScheduler:
             drawn = jobs.draw_word()
             try:
                 found |= jobs.parse_comments(self._commands(*jobs.comments_command(some, drawn)), drawn)
-            except SchedulerRefused:
-                # So squeue says that it knows none of them.
-                continue
+            except SchedulerRefused as error:
+                if _UNKNOWN not in str(error).lower():
+                    raise
         return found
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:

@@ -111,6 +111,7 @@ class JobsContract(SlurmTests):
         scheduler.set_comment([f"{array}_[1-2,4-6]", f"{het}+0"], "burstd: all")
         scheduler.set_comment([pending], "burstd: waits")
         rows = {j.id: j for j in scheduler.jobs()}
+        assert scheduler.comments([array]) == {row: j.comment for row, j in rows.items() if row.startswith(array)}
         assert scheduler.comments([*rows]) == {row: job.comment for row, job in rows.items()}
         assert {row: job.comment for row, job in rows.items()} == {
             one: "burstd: waits: for a, b = [c]",

@@ -33,7 +33,7 @@ from burstd.store import Reader, StoreFull
 
 from .client import ME, Client
 from .office import PLAN, FakeOffice, serving
-from .world import CLAIMS, G4, MINE, NOW, SNAPSHOT
+from .world import CLAIMS, G4, MINE, NOW, OTHER, SLURM, SNAPSHOT, job
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
@@ -142,6 +142,18 @@ def test_an_owner_reads_what_was_decided_about_a_job_that_never_got_a_node(nobod
     # The id was another user's before.
     assert [e["reason"] for e in nobody.get("/v1/events?job=89")["events"]] == ["five"]
     assert len(root.get("/v1/events?job=89")["events"]) == 3
+
+
+@needs_root
+def test_the_queue_says_first_whose_a_task_was_that_has_ended(nobody: Client, office: FakeOffice) -> None:
+    """Slurm gives numbers again: what the record has of 88 was another's."""
+    theirs = job("88", OTHER, array_job_id="88", array_tasks="3-4", tasks=2)
+    assert nobody.ask("GET", "/v1/jobs/88_1")[0] == 200
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=(theirs,))), PLAN)
+    assert nobody.ask("GET", "/v1/jobs/88_1")[0] == 403
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=(replace(theirs, user=MINE),))), PLAN)
+    assert nobody.get("/v1/jobs/88_1")["job"] is None
+    assert nobody.get("/v1/jobs/88_4")["job"]["id"] == "88"
 
 
 @needs_root

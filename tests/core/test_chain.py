@@ -298,7 +298,7 @@ def test_a_gang_keeps_its_name(gang: str, left: int) -> None:
     second = job("5+1", het_job_id="5", het_offset=1, nodes=2, cpus=2)
     names = Doing(lambda t: replace(t, wants=tuple(replace(w, gang=gang) for w in t.wants[:left])))
     (failed,) = target(first, second, policies=(names,)).failed
-    assert failed.error == f"it wants nodes of pool cpu for jobs ('5',) as the gang {gang!r}, which they are not"
+    assert failed.error == f"it wants nodes of pool cpu for jobs 5 as the gang {gang!r}, which they are not"
 
 
 def test_a_hold_keeps_everything_as_it_is() -> None:

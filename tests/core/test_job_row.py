@@ -45,6 +45,6 @@ def test_what_it_asks_for() -> None:
         constraint="ib", tasks=3, time_limit_s=5400.0, dependency="afterok:5",
     )  # fmt: skip
     assert asks(asked) == (
-        "2 nodes, 16 CPUs, 2 GiB per CPU, gpu:a100:4 in all, constraint ib, whole nodes, 3 array tasks, 90 min,"
+        "2 nodes, 16 CPUs in all, 2 GiB per CPU, gpu:a100:4 in all, constraint ib, whole nodes, 3 array tasks, 90 min,"
         " after afterok:5"
     )

@@ -169,7 +169,7 @@ class Slurm:
         self.raises: Exception | None = None
 
     def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
-        return {job_id: self.there[job_id] for job_id in job_ids if job_id in self.there}
+        return {row: text for row, text in self.there.items() if row in job_ids or row.partition("_")[0] in job_ids}
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:
         self.calls.append((tuple(job_ids), text))
@@ -297,6 +297,27 @@ def test_what_somebody_writes_meanwhile_stays() -> None:
     ]
 
 
+def test_a_task_that_has_left_its_arrays_row_keeps_its_comment() -> None:
+    """What is written to a task that is named in brackets reaches it wherever it stands."""
+    desk = Desk(job("9", array_tasks="1-3", tasks=3, array_job_id="9"))
+    desk.meanwhile = {"9_2": "mine"}
+    assert desk.loop(0, j9="full") == []
+    desk.jobs = (
+        job("9", array_tasks="1,3", tasks=2, array_job_id="9"),
+        job("9_2", comment="mine", array_job_id="9"),
+    )
+    assert desk.loop(2, j9="full", j9_2="full") == [(("9_[1,3]",), "burstd: waits: full")]
+
+
+def test_where_nothing_was_written_nothing_is_known_of_slurms_speed() -> None:
+    desk = Desk(*(job(str(n), priority=-n) for n in range(99)))
+    words = {f"j{n}": chr(ord("a") + n) for n in range(99)}
+    desk.meanwhile = {str(n): "mine" for n in range(99)}
+    assert desk.loop(0, **words) == []
+    desk.meanwhile = {}
+    assert len(desk.loop(2, **words)) == comments.FEWEST_COMMANDS
+
+
 def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comments, "FEWEST_COMMANDS", 2)
     monkeypatch.setattr(comments, "MOST_JOBS", 3)
@@ -310,12 +331,14 @@ def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("each_s", "more"), [(0.02, 25), (0.3, comments.FEWEST_COMMANDS)])
 def test_as_many_commands_as_there_is_time_for(each_s: float, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter((0.0, comments.FEWEST_COMMANDS * each_s, 0.0, 1.0))
+    read_s = 0.25
+    clock = iter((0.0, read_s, read_s + comments.FEWEST_COMMANDS * each_s, 0.0, read_s, read_s + 1.0))
     monkeypatch.setattr("burstd.daemon.comments.perf_counter", lambda: next(clock))
     desk = Desk(*(job(str(n)) for n in range(99)))
     words = {f"j{n}": chr(ord("a") + n) for n in range(99)}
     assert len(desk.loop(0, **words)) == comments.FEWEST_COMMANDS
-    assert len(desk.loop(2, **words)) == more
+    assert not desk.loop(2, **words), "slurmctld has a rest after it was asked"
+    assert len(desk.loop(1 + comments.PAUSES * read_s, **words)) == more
 
 
 def test_a_long_queue_is_looked_at_seldom_and_the_hopeless_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

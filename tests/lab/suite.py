@@ -1,4 +1,4 @@
-"""Runs every test: the quick ones, those that crash burstd, and two files at a time those on real systems.
+"""Runs tests, two at a time: ``quick`` ones and those that crash burstd, or, file by file, those on ``real`` systems.
 
 What fails on a busy machine beside another is tried once more, alone. Files from sbatch to the cloud and back are tried
 again whole: a test that looks at what the others of its file left must have something to look at.
