@@ -259,7 +259,7 @@ class PolicyState:
     origin: str
     """Its package and version, or its file."""
     place: int = 0
-    """In the chain, from 1; 0: it is not in it, and nothing of what follows is known."""
+    """As which of the chain it is asked, from 1; 0: it is not in it, and nothing of what follows is known."""
     hard: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
     took_s: float | None = None

@@ -82,9 +82,10 @@ class PolicyDesk:
         return CommandResult("what the policies on disk would decide", changed=False, compared=compared)
 
     def states(self) -> PolicyStates:
-        """All policies there are, those of the chain first; from any thread."""
+        """All policies there are, those of the chain first, in the order in which they are asked; from any thread."""
         ready, guards, shown = self._force
-        chain = [_in_chain(ready, i, guard, shown[i]) for i, guard in enumerate(guards)]
+        asked = sorted(range(len(guards)), key=lambda index: guards[index].last)
+        chain = [_in_chain(ready, i, place, guards[i], shown[i]) for place, i in enumerate(asked, 1)]
         names = [name for name in ready.plugins.names("policies") if name not in {p.name for p in chain}]
         rest = [PolicyState(name, " and ".join(map(str, ready.plugins.origins(name)))) for name in names]
         files = ready.plugins.files
@@ -135,10 +136,10 @@ def _shown(ready: Ready) -> tuple[Mapping[str, object], ...]:
     return tuple(found)
 
 
-def _in_chain(ready: Ready, index: int, guard: Guarded, shown: Mapping[str, object]) -> PolicyState:
+def _in_chain(ready: Ready, index: int, place: int, guard: Guarded, shown: Mapping[str, object]) -> PolicyState:
     asked = guard.asked
     return PolicyState(
-        guard.name, str(ready.resolved.policies[index].origin), index + 1, guard.hard, shown,
+        guard.name, str(ready.resolved.policies[index].origin), place, guard.hard, shown,
         asked.took_s if asked.at else None, asked.failing, asked.failed_at, asked.error,
     )  # fmt: skip
 

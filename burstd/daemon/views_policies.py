@@ -18,7 +18,7 @@ How = Literal["comes", "goes", "changes"]
 
 
 class PolicyView(View):
-    """A policy. ``place`` in the chain, from 1; None: not in it, and then nothing more is known of it."""
+    """A policy. ``place``: as which of the chain it is asked, from 1; None: not in it, nothing more is known of it."""
 
     name: str
     origin: str

@@ -234,6 +234,14 @@ def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: Site) -
     assert (world.states(first), site.reconciler.alarm) == ([JobState.COMPLETED], "")
 
 
+def test_policies_are_listed_as_they_are_asked(site: Site) -> None:
+    """Those that count machines are asked after those that take machines away."""
+    site.change(site.toml, 'chain = ["idle", "nights"]', 'chain = ["limits", "idle", "nights"]')
+    assert site.desk.reload("user:root").done
+    found = [(s.name, s.place, s.hard) for s in site.desk.states().policies[:3]]
+    assert found == [("idle", 1, False), ("nights", 2, False), ("limits", 3, True)]
+
+
 def test_the_answer_says_what_has_changed(site: Site) -> None:
     assert site.desk.reload("user:root").text == "nothing has changed"
     site.change(site.toml, "keep_alive_s = 60", "keep_alive_s = 30")
