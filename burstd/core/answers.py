@@ -53,8 +53,13 @@ class Bounds:
         return found
 
     def gang_of(self, want: Want) -> bool:
-        """Whether its jobs are the gang that it says, or none of them is part of one and it says none."""
-        return all(want.gang in self._gangs.get(job, _SINGLE) for job in want.jobs or ("",))
+        """Whether its jobs are the gang that it says, or none of them is part of one and it says none.
+
+        What is wanted for no job may go by any word but that of a gang of jobs.
+        """
+        if not want.jobs:
+            return not want.gang or all(want.gang not in words for words in self._gangs.values())
+        return all(want.gang in self._gangs.get(job, _SINGLE) for job in want.jobs)
 
     def pool_exists(self, pool: object) -> bool:
         """Whether the site has it."""

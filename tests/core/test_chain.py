@@ -301,6 +301,14 @@ def test_a_gang_keeps_its_name(gang: str, left: int) -> None:
     assert failed.error == f"it wants nodes of pool cpu for jobs 5 as the gang {gang!r}, which they are not"
 
 
+@pytest.mark.parametrize(("gang", "failed"), [("pair", 0), ("5", 1)])
+def test_what_is_for_no_job_may_be_a_gang_of_its_own(gang: str, failed: int) -> None:
+    more = Doing(lambda t: replace(t, wants=(*t.wants, want(gang=gang), want(gang=gang))))
+    found = target(job("5", nodes=2, cpus=8), policies=(more,))
+    assert len(found.failed) == failed
+    assert sum(w.nodes for w in found.wants if not w.jobs) == (0 if failed else 2)
+
+
 def test_a_hold_keeps_everything_as_it_is() -> None:
     found = target(job(exclusive=True), claims=(claim("cpu1", S.OPEN), claim("cpu2")), paused="maintenance (by root)")
     assert (found.wants, found.releases) == ((), ())
