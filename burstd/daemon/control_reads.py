@@ -16,7 +16,7 @@ from burstd.daemon.views_explain import ExplainView, explanation, gone
 from burstd.daemon.views_jobs import JobDetailView, JobsView, Queue, past_remarks, remarks
 from burstd.daemon.views_nodes import event, node_of, nodes
 from burstd.daemon.views_plan import bill_view
-from burstd.daemon.views_stage import at_a_glance
+from burstd.daemon.views_stage import at_a_glance, held_alarms
 from burstd.daemon.views_status import status
 from burstd.model.change import Change
 from burstd.model.claim import Claim
@@ -39,7 +39,9 @@ router = APIRouter(prefix="/v1")
 @router.get("/status")
 def get_status(you: You, office: Daemon) -> StatusView:
     """Everything at a glance."""
-    return status(office.facts(), office.latest(), you, office.now(), at_a_glance(office.reader, office.stage))
+    glance = at_a_glance(office.reader, office.stage)
+    held = held_alarms(office.reader, you) if not you.admin else ()
+    return status(office.facts(), office.latest(), you, office.now(), glance, held)
 
 
 @router.get("/nodes")

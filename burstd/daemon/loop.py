@@ -110,7 +110,8 @@ class Loop:
         self._notifier.alive()
         if self._reconciler.alarm != self._told:
             self._told = self._reconciler.alarm
-            self._notifier.status(self._told or "running")
+            # Everybody may read it by 'systemctl status', and an alarm names jobs.
+            self._notifier.status("alarm: see 'burstctl status'" if self._told else "running")
 
     def _note_jump(self) -> None:
         jump = self._clock.jumped()

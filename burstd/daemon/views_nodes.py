@@ -83,7 +83,7 @@ def node_of(
         opened=when_set(claim.opened),
         price_per_hour=money(offer.price, offer.currency),
         cost=money(claim.cost(now), offer.currency),
-        reserved=money(claim.reserved, offer.currency) if claim.reserved else None,
+        reserved=money(claim.reserved, offer.currency) if claim.reserved and mine else None,
         jobs=list(jobs_seen(claim)),
         gang=claim.gang if mine else "",
         attempts=claim.attempts,

@@ -12,6 +12,9 @@ from burstd.daemon.control_rights import Caller
 from burstd.daemon.views import EventView, StageStatusView, View, when, when_set
 from burstd.model.data import StageState, Staging
 
+_HELD = 5
+"""So many held ones are told of at a glance."""
+
 
 class TransferView(View):
     """A transfer under way. Bytes, bytes a second, seconds; ``bytes_total`` 0: not known yet."""
@@ -170,6 +173,12 @@ def at_a_glance(record: Records, stage: StageOffice | None) -> StageStatusView |
         rate=sum(t.rate for transfers in stage.progress().values() for t in transfers),
         kept=len(stage.kept()),
     )
+
+
+def held_alarms(record: Records, caller: Caller) -> list[str]:
+    """What of the caller's own data needs him."""
+    held = [s for s in record.stagings() if s.user == caller.user and s.error and s.resume]
+    return [f"the data of job {s.job_id} is held: {s.error}" for s in held[:_HELD]]
 
 
 def job_view(staging: Staging, transfers: Sequence[TransferProgress]) -> StageJobView:

@@ -46,15 +46,20 @@ _BOOTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.PROVING})
 
 
 def status(
-    facts: Facts, latest: tuple[Snapshot, Plan] | None, caller: Caller, now: float, data: StageStatusView | None = None
+    facts: Facts,
+    latest: tuple[Snapshot, Plan] | None,
+    caller: Caller,
+    now: float,
+    data: StageStatusView | None = None,
+    held: Sequence[str] = (),
 ) -> StatusView:
-    """Everything at a glance; without others' jobs for those who may not see them."""
+    """Everything at a glance; without others' jobs for those who may not see them. ``held``: see ``held_alarms``."""
     snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not looked yet", 0.0), {}, ()), Plan())
     return StatusView(
         now=when(now),
         seen=when(snapshot.now) if latest else None,
         you=YouView(user=caller.user, admin=caller.admin),
-        alarms=_alarms(facts, latest, now),
+        alarms=_alarms(facts, latest, caller, held, now),
         daemon=DaemonView(
             version=facts.version, cluster=facts.cluster, since=when(facts.started), up_s=round(now - facts.started, 3),
             settings=facts.settings, paused=snapshot.paused,
@@ -83,8 +88,13 @@ def last_words(remarks: Sequence[Remark]) -> dict[str, Remark]:
     return {r.subject.removeprefix("job:"): r for r in remarks if r.subject.startswith("job:")}
 
 
-def _alarms(facts: Facts, latest: tuple[Snapshot, Plan] | None, now: float) -> list[str]:
-    found = list(facts.alarms)
+def _alarms(
+    facts: Facts, latest: tuple[Snapshot, Plan] | None, caller: Caller, held: Sequence[str], now: float
+) -> list[str]:
+    """What needs a person. What the daemon found names jobs, their users and paths: administrators see the words."""
+    found = list(facts.alarms if caller.admin else held)
+    if facts.alarms and not caller.admin:
+        found.append("burstd has an alarm; its administrators see the words of it")
     if latest is None:
         if now - facts.started > STALE_S:
             found.append("no loop has been completed since the start; journalctl -u burstd says why")
@@ -99,7 +109,8 @@ def _alarms(facts: Facts, latest: tuple[Snapshot, Plan] | None, now: float) -> l
             found.append(f"provider {name} cannot be read: {cloud.instances.error}")
         elif isinstance(cloud.offers, Unavailable):
             found.append(f"the offers of provider {name} cannot be read: {cloud.offers.error}")
-    found += [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
+    # Its words are of foreign code, which may have put a job into them.
+    found += [f"policy {f.name} failed{f': {f.error}' if caller.admin else ''}" for f in plan.target.failed]
     return list(dict.fromkeys(found))
 
 
