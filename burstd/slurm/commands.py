@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 
@@ -80,10 +82,13 @@ class Commands:
         if chosen:
             self._environment["SLURM_CONF"] = chosen
 
-    def __call__(self, *argv: str) -> str:
-        """Runs one command; its standard output. Raises SchedulerUnavailable, SchedulerRefused."""
+    def __call__(self, *argv: str, environment: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Runs one command, with this in its environment as well; its standard output.
+
+        Raises SchedulerUnavailable, SchedulerRefused.
+        """
         try:
-            done = self._run(argv, self._environment, self._timeout_s)
+            done = self._run(argv, {**self._environment, **environment}, self._timeout_s)
         except FileNotFoundError:
             raise SchedulerUnavailable(
                 f"the program {argv[0]} is not installed here: install Slurm's client commands"
@@ -91,6 +96,10 @@ class Commands:
         except subprocess.TimeoutExpired:
             self._version = None
             raise SchedulerUnavailable(f"{argv[0]} gave no answer within {self._timeout_s:.0f} s") from None
+        except OSError as error:
+            if error.errno == errno.E2BIG:
+                raise SchedulerRefused(f"'{_shown(argv)}' is longer than a command may be") from None
+            raise SchedulerUnavailable(f"{argv[0]} cannot be run: {error.strerror}") from None
         if done.returncode == 0:
             return done.stdout
         said = _last_line(done.stderr) or _last_line(done.stdout) or f"exit code {done.returncode}"

@@ -1,4 +1,4 @@
-"""What Slurm knows of one job beyond the queue: owner, folders, files, how it ended. ``scontrol show job``."""
+"""What Slurm knows of one job beyond the queue: owner, folders, files, how it ended. One squeue, see drawn.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from burstd.model.errors import SchedulerRefused
+from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.slurm.commands import Commands
-from burstd.slurm.hostlist import expand
+from burstd.slurm.drawn import Drawn
+from burstd.slurm.hostlist import HostlistError, expand
+from burstd.slurm.text import number, seconds, word
 
-# Without -o each of these stands on a line of its own, whatever blanks its path has.
-_LINE = re.compile(r"^   (WorkDir|StdErr|StdOut)=(.*)$", re.MULTILINE)
-_UID = re.compile(r"^(.*)\((\d+)\)$")
+FIELDS = (
+    "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "exit_code", "RestartCnt",
+    "TimeUsed", "UserID", "UserName", "GroupID", "NodeList", "Partition", "Account", "Reason", "WorkDir", "STDOUT",
+    "STDERR", "Name",
+)  # fmt: skip
+_UNKNOWN = "invalid job id"
+_NO_TASK = 0xFFFFFFFE
+"""What Slurm puts for ``%a`` in the files of a job that is no array's task."""
+_WIDEST = 10
+"""What Slurm makes of a larger width than this, as in ``%99j``."""
+_LONGEST_PATH = 4095
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_SYMBOL = re.compile(r"%(%|([0-9]*)([AabJjNnstux]))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class JobFacts:
     work_dir: str
     std_out: str
     std_err: str
+    """Absolute; empty where it has none of its own, or its path is longer than a path can be."""
     restarts: int = 0
     name: str = ""
     seconds: float = 0.0
@@ -44,68 +57,95 @@ class JobFacts:
 
 def job_facts(commands: Commands, job_id: str) -> JobFacts | None:
     """Asks Slurm; None: it does not know the job (any more). Raises SchedulerUnavailable."""
+    if re.fullmatch(r"[0-9]{1,10}", job_id) is None:
+        return None
+    drawn = Drawn()
+    words = ("squeue", "--all", "--noheader", "--states=all", f"--jobs={job_id}")
     try:
-        text = commands("scontrol", "show", "job", job_id)
-    except SchedulerRefused:
-        return None
-    for block in text.split("\n\n"):
-        facts = parse(block)
-        if facts is not None and facts.job_id == job_id:
-            return facts
-    return None
+        text = commands(*words, environment=drawn.long_format(FIELDS))
+    except SchedulerRefused as error:
+        if _UNKNOWN in str(error).lower():
+            return None
+        raise SchedulerUnavailable(str(error)) from None
+    # Of an array all tasks are shown.
+    return next((facts for facts in parse(text, drawn) if facts.job_id == job_id), None)
 
 
-def parse(block: str) -> JobFacts | None:
-    """One job of ``scontrol show job``'s text."""
-    lines = dict(_LINE.findall(block))
-    words = dict(word.split("=", 1) for word in _LINE.sub("", block).split() if "=" in word)
-    user, group = _UID.match(words.get("UserId", "")), _UID.match(words.get("GroupId", ""))
-    if "JobId" not in words or user is None or group is None:
-        return None
-    queue_id = words["JobId"]
-    if words.get("ArrayTaskId", "").isdigit():
-        queue_id = f"{words['ArrayJobId']}_{words['ArrayTaskId']}"
-    elif "HetJobOffset" in words and "HetJobId" in words:
-        queue_id = f"{words['HetJobId']}+{words['HetJobOffset']}"
-    nodes = words.get("NodeList", "")
+def parse(text: str, drawn: Drawn) -> list[JobFacts]:
+    """Every job that such a squeue shows. Raises SchedulerUnavailable where one has no owner or its nodes are none."""
+    return [_facts(drawn.cells(row, FIELDS)) for row in drawn.rows(text)]
+
+
+def _facts(f: Mapping[str, str]) -> JobFacts:
+    job_id, queue_id = f["JobID"], f["JobID"]
+    if f["ArrayTaskID"].isdecimal():
+        queue_id = f"{f['ArrayJobID']}_{f['ArrayTaskID']}"
+    elif f["HetJobID"].isdecimal() and f["HetJobID"] != "0":
+        queue_id = f"{f['HetJobID']}+{f['HetJobOffset']}"
+    try:
+        uid, gid, nodes = int(f["UserID"]), int(f["GroupID"]), tuple(expand(word(f["NodeList"])))
+    except (ValueError, HostlistError):
+        raise SchedulerUnavailable(f"squeue does not tell owner and nodes of job {job_id} as expected") from None
+    status = exit_code(f["exit_code"])
     return JobFacts(
-        job_id=words["JobId"],
+        job_id=job_id,
         queue_id=queue_id,
-        user=user[1],
-        uid=int(user[2]),
-        gid=int(group[2]),
-        account=words.get("Account", "").replace("(null)", ""),
-        partitions=tuple(p for p in words.get("Partition", "").split(",") if p),
-        state=_end(words),
-        exit_code=words.get("ExitCode", ""),
-        nodes=tuple(expand(nodes)) if nodes not in ("", "(null)", "None", "None assigned") else (),
-        work_dir=lines.get("WorkDir", ""),
-        std_out=lines.get("StdOut", ""),
-        std_err=lines.get("StdErr", ""),
-        restarts=int(words.get("Restarts", "0") or 0),
-        name=words.get("JobName", ""),
-        seconds=_seconds(words.get("RunTime", "")),
+        user=f["UserName"],
+        uid=uid,
+        gid=gid,
+        account=word(f["Account"]),
+        partitions=tuple(p for p in f["Partition"].split(",") if p),
+        state=_end(f["State"], f["Reason"], status),
+        exit_code=status,
+        nodes=nodes,
+        work_dir=f["WorkDir"],
+        std_out=_file(f["STDOUT"], f, nodes),
+        std_err=_file(f["STDERR"], f, nodes),
+        restarts=number(f["RestartCnt"]),
+        name=f["Name"],
+        seconds=seconds(f["TimeUsed"]),
     )
 
 
-def _seconds(text: str) -> float:
-    """``1-02:03:04`` in seconds; 0 for what is no length of time."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if match is None:
-        return 0.0
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+def exit_code(text: str) -> str:
+    """``3:0``, also of the wait status (``768``) that Slurm 22.05 shows."""
+    if not text.isdecimal():
+        return text
+    status = number(text)
+    return f"{status >> 8 & 0xFF}:{status & 0x7F}"
 
 
-def _end(words: Mapping[str, str]) -> str:
+def _end(state: str, reason: str, exit_code: str) -> str:
     """The job's state. While its output is staged out, Slurm shows only that; exit and reason tell how it ended."""
-    state, reason = words.get("JobState", ""), words.get("Reason", "")
     if state != "STAGE_OUT":
         return state
-    status, _, signal = words.get("ExitCode", "0:0").partition(":")
+    status, _, signal = exit_code.partition(":")
     if reason in _ENDS:
         return _ENDS[reason]
     return "FAILED" if status != "0" else "COMPLETED" if signal in ("", "0") else "CANCELLED"
 
 
 _ENDS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
+
+
+def _file(pattern: str, f: Mapping[str, str], nodes: tuple[str, ...]) -> str:
+    """A file of the batch script, as slurmstepd names it (fname_create2): squeue shows its pattern."""
+    if pattern in ("", "(null)"):
+        return ""
+    array, task, job = number(f["ArrayJobID"]), _NO_TASK, number(f["JobID"])
+    if f["ArrayTaskID"].isdecimal():
+        task = number(f["ArrayTaskID"])
+    texts = {"N": nodes[0] if nodes else "", "s": "batch", "u": f["UserName"], "x": f["Name"]}
+    numbers = {"A": array or job, "J": job, "a": task, "b": task % 10, "j": job, "n": 0, "t": 0}
+
+    def symbol(found: re.Match[str]) -> str:
+        if found[1] == "%":
+            return "%"
+        width, letter = min(int(found[2].lstrip("0")[:2] or 0), _WIDEST), found[3]
+        return str(numbers[letter]).zfill(width) if letter in numbers else texts[letter]
+
+    # A backslash anywhere has Slurm take the rest as it is.
+    path = _ESCAPED.sub(r"\1", pattern) if "\\" in pattern else _SYMBOL.sub(symbol, pattern)
+    if not path.startswith("/"):
+        path = f"{f['WorkDir'].rstrip('/')}/{path}"
+    return path if len(path) <= _LONGEST_PATH else ""

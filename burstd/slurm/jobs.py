@@ -5,51 +5,71 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 
+import structlog
+
 from burstd.model.job import Job, JobState
 from burstd.model.shape import Gres
+from burstd.slurm.commands import Commands
+from burstd.slurm.drawn import Drawn
 from burstd.slurm.hostlist import task_count, task_limit
 from burstd.slurm.reasons import short_reason
 from burstd.slurm.text import gres_of_job, hosts, instant, mebibytes, number, seconds, times, tres, word
 
-# Slurm writes these fields itself; a separator that it never writes is enough for them.
-_OWN = (
+log = structlog.get_logger(__name__)
+
+FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "PriorityLong",
     "Partition", "NumNodes", "MaxNodes", "NumCPUs", "MinCPUs", "NumTasks", "NTPerNode", "MinMemory",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets",
     "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
-    "ReqNodes", "NodeList", "RestartCnt", "Requeue", "UserName",
+    "ReqNodes", "NodeList", "RestartCnt", "Requeue", "UserName", "Account", "QOS", "Reason", "Feature", "Reservation",
+    "Licenses", "Dependency", "Comment", "Name",
 )  # fmt: skip
-# People or plug-ins write these, so they may hold anything but a word that was drawn for this one call.
-_FREE = ("Account", "QOS", "Reason", "Feature", "Reservation", "Licenses", "Dependency", "Comment", "Name")
-_SEPARATOR = "\x1f"
 
 EXCLUDED_IN_FORMAT = (24, 5, 0)
 """From this version on squeue's long format knows excluded nodes; before, only its short format does."""
-EXCLUDED_COMMAND = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A %x")
+_EXCLUDED = ("%A", "%x")
 
-_ID = ("JobArrayID", "ArrayJobID")
-"""The fields that a job's id is made of."""
-Row = tuple[tuple[str, ...], tuple[str, ...]]
+_COMMENTS = ("JobArrayID", "ArrayJobID", "Comment")
+Row = tuple[str, tuple[str, ...]]
 """The text of a row, then the nodes that its job excludes, where those are told apart."""
 _STATES = {state.value: state for state in JobState}
+_KEPT = "\x1f" + secrets.token_hex(12)
+"""Between the fields of rows that are kept; no other process ever sees it."""
+_REASON = 200
 
 
-def draw_word() -> str:
-    """A word that ends the free fields of one call, so that no job name can look like the end of a field."""
-    return _SEPARATOR + "x" + secrets.token_hex(6) + _SEPARATOR
+def read_jobs(
+    commands: Commands,
+    translate: Callable[[float], float],
+    excluded: Mapping[str, tuple[str, ...]] | None = None,
+    known: dict[Row, Job] | None = None,
+) -> tuple[Job, ...]:
+    """Asks Slurm for the whole queue, see ``parse_jobs``. Raises SchedulerUnavailable."""
+    drawn = Drawn()
+    text = commands("squeue", "--all", "--noheader", "--noconvert", environment=drawn.long_format(FIELDS))
+    return parse_jobs(text, drawn, translate, excluded, known)
 
 
-def command(drawn: str) -> tuple[str, ...]:
-    """The squeue that ``parse_jobs`` reads. A field that a version does not know stays empty (and squeue grumbles)."""
-    fields = [f"{name}:0{_SEPARATOR}" for name in _OWN] + [f"{name}:0{drawn}" for name in _FREE]
-    return ("squeue", "--all", "--noheader", "--noconvert", "--Format=" + ",".join(fields))
+def read_excluded(commands: Commands) -> dict[str, tuple[str, ...]]:
+    """Asks Slurm for excluded nodes by its job numbers, of jobs that exclude any. Raises SchedulerUnavailable."""
+    drawn = Drawn()
+    text = commands("squeue", "--all", "--noheader", "--states=PENDING", environment=drawn.short_format(_EXCLUDED))
+    return parse_excluded(text, drawn)
 
 
-def parse_excluded(text: str) -> dict[str, tuple[str, ...]]:
-    """The output of EXCLUDED_COMMAND: excluded nodes by Slurm's job number, for jobs that exclude any."""
+def read_comments(commands: Commands, job_ids: str) -> dict[str, str]:
+    """Asks Slurm for the comments of jobs with commas between, by their ids. Raises SchedulerError."""
+    drawn = Drawn()
+    text = commands("squeue", "--all", "--noheader", f"--jobs={job_ids}", environment=drawn.long_format(_COMMENTS))
+    return parse_comments(text, drawn)
+
+
+def parse_excluded(text: str, drawn: Drawn) -> dict[str, tuple[str, ...]]:
+    """Excluded nodes by Slurm's job number, for jobs that exclude any."""
     found = {}
-    for line in text.splitlines():
-        job, _, nodes = line.partition(" ")
+    for row in drawn.rows(text):
+        job, nodes = drawn.cells(row, _EXCLUDED).values()
         if word(nodes):
             found[job] = hosts(nodes)
     return found
@@ -57,25 +77,25 @@ def parse_excluded(text: str) -> dict[str, tuple[str, ...]]:
 
 def parse_jobs(
     text: str,
-    drawn: str,
+    drawn: Drawn,
     translate: Callable[[float], float],
     excluded: Mapping[str, tuple[str, ...]] | None = None,
     known: dict[Row, Job] | None = None,
 ) -> tuple[Job, ...]:
-    """The output of ``command(drawn)``. ``excluded``: what ``parse_excluded`` gave, where it is needed.
+    """The queue. ``excluded``: what ``parse_excluded`` gave, where it is needed.
 
     ``known``: the jobs of the last call by their rows. A row that is there again need not be read again, which is most
-    of a long queue; it is left with the rows of this call.
+    of a long queue; it is left with the rows of this call. A job of which a value cannot be read is UNKNOWN, with what
+    is wrong as its reason. Raises SchedulerUnavailable where the output is cut off.
     """
-    pieces = text.split(drawn)
     before, excluded = known or {}, excluded or {}
     now: dict[Row, Job] = {}
     found = []
-    for start in range(0, len(pieces) - len(_FREE), len(_FREE)):
-        own = pieces[start].removeprefix("\n")
-        texts = (own, *pieces[start + 1 : start + len(_FREE)])
-        row = (texts, excluded.get(own.partition(_SEPARATOR)[0], ()))
-        job = now[row] = before.get(row) or _job(_fields(texts), translate, row[1])
+    for shown in drawn.rows(text):
+        # The words of this call are not those of the next.
+        plain = shown.replace(drawn.field, _KEPT)
+        row = (plain, excluded.get(plain.partition(_KEPT)[0], ()))
+        job = now[row] = before.get(row) or _job(drawn.cells(shown, FIELDS), translate, row[1])
         found.append(job)
     if known is not None:
         known.clear()
@@ -83,19 +103,10 @@ def parse_jobs(
     return tuple(found)
 
 
-def comments_command(job_ids: str, drawn: str) -> tuple[str, ...]:
-    """The squeue that ``parse_comments`` reads, for jobs with commas between."""
-    fields = (*(f"{name}:0{_SEPARATOR}" for name in _ID), f"Comment:0{drawn}")
-    return ("squeue", "--all", "--noheader", f"--jobs={job_ids}", "--Format=" + ",".join(fields))
-
-
-def parse_comments(text: str, drawn: str) -> dict[str, str]:
-    """The output of ``comments_command``: comments by the jobs' ids."""
-    found = {}
-    for row in text.split(drawn)[:-1]:
-        shown, array_job, comment = row.removeprefix("\n").split(_SEPARATOR, len(_ID))
-        found[_id(shown, array_job)] = word(comment)
-    return found
+def parse_comments(text: str, drawn: Drawn) -> dict[str, str]:
+    """Comments by the jobs' ids."""
+    rows = (drawn.cells(row, _COMMENTS) for row in drawn.rows(text))
+    return {_id(f["JobArrayID"], f["ArrayJobID"]): word(f["Comment"]) for f in rows}
 
 
 def _id(shown: str, array_job: str) -> str:
@@ -103,12 +114,16 @@ def _id(shown: str, array_job: str) -> str:
     return array_job if "[" in shown else shown
 
 
-def _fields(texts: tuple[str, ...]) -> dict[str, str]:
-    *own, first = texts[0].split(_SEPARATOR, len(_OWN))
-    return dict(zip((*_OWN, *_FREE), (*own, first, *texts[1:]), strict=True))
-
-
 def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:
+    try:
+        return _read(f, translate, excluded)
+    except (ValueError, ArithmeticError) as error:
+        reason = f"burstd cannot read what this job asks for: {str(error)[:_REASON]}"
+        log.warning("a job is passed over: what it asks for cannot be read", job=f["JobID"], error=str(error)[:_REASON])
+        return Job(_id(f["JobArrayID"], f["ArrayJobID"]), f["UserName"], JobState.UNKNOWN, (), 0.0, reason=reason)
+
+
+def _read(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:
     shown = f["JobArrayID"]
     array_job, tasks = "", ""
     if "_" in shown:

@@ -47,9 +47,8 @@ class CommandScheduler:
         """See Scheduler. One command, two before 24.05."""
         excluded = None
         if self.version() < jobs.EXCLUDED_IN_FORMAT:
-            excluded = jobs.parse_excluded(self._commands(*jobs.EXCLUDED_COMMAND))
-        drawn = jobs.draw_word()
-        return jobs.parse_jobs(self._commands(*jobs.command(drawn)), drawn, self._translate, excluded, self._rows)
+            excluded = jobs.read_excluded(self._commands)
+        return jobs.read_jobs(self._commands, self._translate, excluded, self._rows)
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""
@@ -123,9 +122,8 @@ class CommandScheduler:
         """See Scheduler."""
         found: dict[str, str] = {}
         for some in _commanded(job_ids):
-            drawn = jobs.draw_word()
             try:
-                found |= jobs.parse_comments(self._commands(*jobs.comments_command(some, drawn)), drawn)
+                found |= jobs.read_comments(self._commands, some)
             except SchedulerRefused as error:
                 if _UNKNOWN not in str(error).lower():
                     raise

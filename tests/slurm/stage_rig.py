@@ -13,6 +13,7 @@ import pytest
 
 from burstd.model.job import Job
 from burstd.slurm import jobs
+from burstd.slurm.commands import Commands
 from burstd.slurm.stage_server import StageCall, StageReply, StageServer
 from providers.sandbox.description import Bind, File
 from providers.sandbox.errors import SandboxError
@@ -78,6 +79,7 @@ class StageRig:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.answers = Answers()
+        self.commands = Commands(lambda argv, env, s: cluster.head.run(argv, env=env, timeout=s, check=False))
         self._allowed = int(cluster.sh("id -u slurm"))
         self._server: StageServer | None = None
 
@@ -110,9 +112,7 @@ class StageRig:
 
     def job(self, number: str) -> Job | None:
         """The job as burstd reads it; None where it is not in the queue."""
-        word = jobs.draw_word()
-        done = self.cluster.head.run(jobs.command(word), check=False)
-        return next((j for j in jobs.parse_jobs(done.stdout, word, lambda t: t) if j.id == number), None)
+        return next((j for j in jobs.read_jobs(self.commands, lambda t: t) if j.id == number), None)
 
     def wait_job(self, number: str, condition: Callable[[Job | None], bool], timeout_s: float = 20.0) -> Job | None:
         """The job when the condition holds of it."""

@@ -16,11 +16,12 @@ from burstd.model.node import Node
 from burstd.model.shape import Gres
 from burstd.slurm import jobs, text
 from burstd.slurm.commands import Commands
+from burstd.slurm.drawn import Drawn
 from burstd.slurm.nodes import parse_nodes, parse_state
 from burstd.slurm.reasons import short_reason
 from burstd.slurm.reservations import parse_reservations
 
-WORD = jobs.draw_word()
+WORD = Drawn()
 
 
 def later(wall: float) -> float:
@@ -41,13 +42,10 @@ def row(**fields: str) -> str:
         "Reason": "Priority", "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)",
         "Dependency": "(null)", "Comment": "(null)", "Name": "wrap",
     }  # fmt: skip
-    names = [part.partition(":")[0] for part in jobs.command(WORD)[-1].removeprefix("--Format=").split(",")]
     # squeue is asked with underscored names here only.
     values = plain | {k.replace("_", "-"): v for k, v in fields.items()}
-    assert set(names) == set(values)
-    free = len(names) - jobs.command(WORD)[-1].count(WORD)
-    own = "".join(values[n] + "\x1f" for n in names[:free])
-    return own + "".join(values[n] + WORD for n in names[free:]) + "\n"
+    assert set(jobs.FIELDS) == set(values)
+    return WORD.field.join(values[name] for name in jobs.FIELDS) + WORD.row + "\n"
 
 
 @pytest.mark.parametrize(
@@ -114,13 +112,18 @@ def test_nothing_that_a_user_writes_breaks_the_queue(written: list[tuple[str, st
 
 
 def test_a_name_that_imitates_the_output_stays_a_name() -> None:
-    evil = row(JobArrayID="1", UserName="root").replace(WORD, "\x1fxabc\x1f")
+    evil = row(JobArrayID="1", UserName="root").replace(WORD.field, "\x1fxabc\x1f").replace(WORD.row, Drawn().row)
     found = jobs.parse_jobs(row(Name=evil) + row(JobArrayID="8"), WORD, later)
     assert [(j.id, j.user) for j in found] == [("7", "ada"), ("8", "ada")]
 
 
 def test_excluded_nodes_of_old_versions_come_from_a_second_list() -> None:
-    excluded = jobs.parse_excluded("7 cl[1-2]\n8 \n9 (null)\n")
+    excluded = jobs.parse_excluded(
+        "".join(
+            f"{job}{WORD.field}{nodes}{WORD.row}\n" for job, nodes in (("7", "cl[1-2]"), ("8", ""), ("9", "(null)"))
+        ),
+        WORD,
+    )
     assert excluded == {"7": ("cl1", "cl2")}
     first, second = jobs.parse_jobs(row() + row(JobID="8", JobArrayID="8"), WORD, later, excluded)
     assert (first.excluded_nodes, second.excluded_nodes) == (("cl1", "cl2"), ())

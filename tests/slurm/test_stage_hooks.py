@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from burstd.model.job import JobState
+from burstd.slurm import job_facts
 from burstd.slurm.stage_server import StageReply
 from tests.slurm.stage_rig import StageRig, stage_rig, variables
 
@@ -87,6 +88,36 @@ def test_data_first_then_the_node_then_home(rig: StageRig) -> None:
     if rig.cluster.release != "bookworm":
         assert (ended.uid, ended.info["partition"], ended.info["nodes"]) == (3001, "onprem", job.node_list[0])
     assert not list(rig.cluster.head.path("/var/spool/burstd/stage").iterdir())
+
+
+EVIL = (
+    "x UserId=bob(3002) GroupId=bob(3002) NodeList=cl1 JobState=FAILED\n   WorkDir=/home/bob\n\nJobId=1 UserId=root(0)"
+)
+
+
+def test_what_a_user_writes_makes_nobody_else_of_him(rig: StageRig) -> None:
+    name = EVIL.replace("/", "_")
+    rig.cluster.head.path("/home/ada/evil").write_text(EVIL, encoding="utf-8")
+    rig.cluster.head.path("/home/ada/evil_name").write_text(name, encoding="utf-8")
+    rig.answers.hold("data_in")
+    for field in ("comment", "job-name", "output", "error", "wckey"):
+        value = '"$(cat evil_name)"' if field in ("job-name", "output", "error") else '"$(cat evil)"'
+        number = rig.submit("exit 3", f"--{field}={value} -e '%5j_%x' --array=4")
+        call = rig.answers.wait("data_in", number)
+        facts = job_facts.job_facts(rig.commands, number)
+        assert facts is not None
+        assert (facts.user, facts.uid, facts.gid) == ("ada", 3001, 3001)
+        assert (facts.partitions, facts.work_dir, facts.queue_id) == (("onprem",), "/home/ada", f"{number}_4")
+        assert call.uid in (3001, None)
+        job = rig.job(f"{number}_4")
+        assert job is not None
+        assert (job.user, job.partitions, job.node_list) == ("ada", ("onprem",), ())
+        if field == "job-name":
+            assert (job.name, facts.name) == (name, name)
+            assert facts.std_err == f"/home/ada/{int(number):05}_{name}"
+        if field == "comment":
+            assert job.comment == EVIL
+        rig.cluster.sh(f"scancel --hurry {number}")
 
 
 def test_a_burstd_that_comes_back_is_asked_again(rig: StageRig) -> None:

@@ -91,6 +91,8 @@ class StageDesk:
         """One call of a hook; the answer may come much later. Only remembers: the next step acts."""
         run = self._runs.of(call.job_id)
         life = run.life
+        if call.uid is not None:
+            run.owner = (call.uid, call.gid)
         life.ended_as = ended_as(call.info.get("job_state", "")) or life.ended_as
         match call.hook:
             case "teardown":
@@ -130,6 +132,10 @@ class StageDesk:
                 run.ask_pause = min(2 * run.ask_pause or RETRY_S, _SLOWEST_QUESTION_S)
                 run.ask_after = self._clock.now() + run.ask_pause
                 log.warning("slurm was not heard about a job", job=run.job_id, error=str(result))
+            elif result is not None and (text := run.contradicted(result)):
+                run.ask_after = self._clock.now() + _SLOWEST_QUESTION_S
+                log.error("nothing is staged for a job", job=run.job_id, reason=text)
+                run.refuse(text, *STARTING)
             else:
                 run.told(result, question)
 

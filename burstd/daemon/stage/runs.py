@@ -76,6 +76,8 @@ class Run:
     """Slurm has set the job up, and that was not looked at so far."""
     facts: JobFacts | None = None
     """What Slurm said last; see ``unknown``."""
+    owner: tuple[int, int | None] | None = None
+    """Uid and gid that its hooks named last; Slurm 22.05 names them in ``setup`` only, and None where it does not."""
     unknown: bool = False
     """Slurm does not know the job (any more)."""
     wanted: int = 1
@@ -133,6 +135,16 @@ class Run:
         self.answered = question
         self.ask_pause = 0.0
 
+    def contradicted(self, facts: JobFacts) -> str:
+        """What is wrong where hooks that wait name another owner than squeue; empty: nothing."""
+        if not self.hooks or self.owner is None or self.owner in ((facts.uid, facts.gid), (facts.uid, None)):
+            return ""
+        uid, gid = self.owner
+        return (
+            f"the hooks of job {self.job_id} say that it is user {uid}'s (group {gid}), squeue that it is user "
+            f"{facts.uid}'s (group {facts.gid}): nothing is staged until they agree; see 'scontrol show job'"
+        )
+
     def facts_of(self, row: Staging) -> JobFacts | None:
         """What Slurm said last of the job on record; None: nothing, or another job has its number by now."""
         facts = self.facts
@@ -155,6 +167,12 @@ class Run:
         """Forgets hooks whose clients are dead."""
         for hook in hooks:
             self.hooks.pop(hook, None)
+
+    def refuse(self, text: str, *hooks: str) -> None:
+        """Answers these hooks, where they wait, with a refusal: Slurm holds the job."""
+        for hook in hooks:
+            if hook in self.hooks:
+                self.hooks.pop(hook)(StageReply("refused", text))
 
     def answer(self, reply: Callable[[str], StageReply | None]) -> dict[str, StageReply]:
         """Answers the hooks for which there is a reply; returns what was said."""

@@ -136,7 +136,7 @@ class HeadTransfers:
         links = [{"name": name, "target": tree.place} for name, tree in job.trees.items() if tree.place]
         cache = {"dir": self._cache_dir, "keep_free": KEEP_FREE}
         with self._told(task):
-            who = account(job.user)
+            who = _owner(job)
         room = job.directives.scratch_bytes
         self._ask(task, claim, "place", who, trees=trees, links=links, scratch=room, cache=cache)
 
@@ -173,7 +173,7 @@ class HeadTransfers:
         """See Transfers."""
         job = task.job
         with self._told(task):
-            who = account(job.user)
+            who = _owner(job)
         known = values(who, job.job_id)
         lines = [(n, wanted) for n, wanted in enumerate(job.directives.stage_out) if applies(wanted, job)]
         patterns = [fill(wanted.pattern, known) or wanted.pattern for _, wanted in lines]
@@ -231,10 +231,7 @@ class HeadTransfers:
     @contextmanager
     def _as_owner(self, task: Task) -> Iterator[UserHands]:
         with self._told(task):
-            who = account(task.job.user)
-            if who.uid != task.job.uid:
-                text = f"{who.user} is user {who.uid} on this machine and {task.job.uid} in Slurm"
-                raise StageFailed(f"{text}: nothing is staged for him", again=False)
+            who = _owner(task.job)
             with UserHands(who, self._hand(who), self._objects, task.cancelled) as hands:
                 yield hands
 
@@ -288,6 +285,15 @@ class HeadTransfers:
                 if task.cancelled.is_set():
                     raise Cancelled("it was told to stop") from None
                 raise StageFailed(f"{claim.slot}: {error}", again=True) from None
+
+
+def _owner(job: Staging) -> Account:
+    """Raises HandError, StageFailed."""
+    who = account(job.user)
+    if who.uid != job.uid:
+        text = f"{who.user} is user {who.uid} on this machine and {job.uid} in Slurm"
+        raise StageFailed(f"{text}: nothing is staged for him", again=False)
+    return who
 
 
 _PASSING = (5, 11, 12, 23, 24, 28, 116, 122)
