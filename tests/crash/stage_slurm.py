@@ -29,8 +29,8 @@ _STAGE_OUT = 8388608
 
 @dataclass(slots=True)
 class BurstJob:
-    """A job with data. ``phase``: new, setup, data_in, ready, pre_run, running, post_run, data_out, teardown, held,
-    stuck (in STAGE_OUT, where no hook comes any more), gone."""
+    """A job with data. ``phase``: new, setup, data_in, ready, pre_run, cleaning (its nodes are gone, pre_run has not
+    ended), running, post_run, data_out, teardown, held, stuck (no hook comes any more), gone."""
 
     id: str
     queue_id: str
@@ -64,8 +64,9 @@ class Client:
     """One ``burstd-stage``: asks until it is answered, or killed."""
 
     call: StageCall
-    then: Callable[[StageReply], None] | None
-    """None: it was answered, or killed."""
+    then: Callable[[StageReply], None]
+    answered: bool = False
+    """Or killed."""
     tries: int = 0
     over: bool = False
     """Slurm has heard its answer, or has killed it."""
@@ -122,7 +123,7 @@ class BurstSlurm:
             case "new":
                 job.state = "CANCELLED"
                 self._gone(job)
-            case "setup" | "data_in" | "ready" | "pre_run" | "held":
+            case "setup" | "data_in" | "ready" | "pre_run" | "cleaning" | "held":
                 self._kill(job)
                 job.state = "CANCELLED"
                 self._teardown(job, hurry=True)
@@ -147,6 +148,8 @@ class BurstSlurm:
         job = self.jobs[job_id]
         if job.phase == "running":
             self._end(job, "PENDING", requeued=True)
+        elif job.phase == "pre_run":
+            self._lose_nodes(job, requeue=True)
 
     def release(self, job_id: str) -> None:
         """scontrol release, by SlurmUser."""
@@ -162,8 +165,7 @@ class BurstSlurm:
             if job.phase == "running":
                 self._end(job, "PENDING" if requeue else "NODE_FAIL", requeued=requeue)
             elif job.phase == "pre_run":
-                self._kill(job)
-                self._start_over(job)
+                self._lose_nodes(job, requeue=requeue)
 
     # slurmctld itself.
 
@@ -179,7 +181,7 @@ class BurstSlurm:
             match phase:
                 case "setup" | "data_in" if recent:
                     self._after(job, 0.2, self._setup)
-                case "setup" | "data_in":
+                case "setup" | "data_in" | "cleaning" if job.state == "PENDING":
                     self._teardown(job, hurry=True, then=partial(self._wait, job, RESTART_S))
                 case "pre_run" | "running":
                     # Its start is forgotten: it is staged in and gets nodes once more.
@@ -264,6 +266,27 @@ class BurstSlurm:
         self._site.allocated(job)
         self._client(job, "pre_run", lambda reply: self._run(job) if reply.result == "ok" else self._start_over(job))
 
+    def _lose_nodes(self, job: BurstJob, *, requeue: bool) -> None:
+        """It is torn down at once, but Slurm ends no pre_run: the job is cleaned up until that is answered."""
+        (pre_run,) = [client for client in job.clients if not client.over]
+        if requeue:
+            job.state, job.nodes, job.shown, after = "PENDING", (), False, partial(self._wait, job, REQUEUE_S)
+        else:
+            job.state, job.end_as, after = "NODE_FAIL", "NODE_FAIL", partial(self._gone, job)
+
+        def ended(reply: StageReply) -> None:
+            if reply.result != "ok":
+                self._teardown(job, hurry=True, then=after)
+            elif requeue:
+                # Its data counts as that of a job that runs, for good.
+                job.phase = "stuck"
+            else:
+                after()
+
+        pre_run.then = ended
+        job.phase = "cleaning"
+        self._client(job, "teardown", lambda _reply: None, hurry=True)
+
     def _start_over(self, job: BurstJob) -> None:
         job.refused += 1
         job.state = "PENDING"
@@ -303,7 +326,8 @@ class BurstSlurm:
 
     def _gone(self, job: BurstJob) -> None:
         job.alarms += 1
-        job.state = job.end_as if job.runs and job.state != "CANCELLED" else "CANCELLED"
+        if job.state != "NODE_FAIL":
+            job.state = job.end_as if job.runs and job.state != "CANCELLED" else "CANCELLED"
         job.phase, job.gone_at = "gone", self._clock.now()
 
     def _after(self, job: BurstJob, seconds: float, what: Callable[[BurstJob], None]) -> None:
@@ -325,27 +349,26 @@ class BurstSlurm:
         self._ask(client)
 
     def _ask(self, client: Client) -> None:
-        if client.then is None:
+        if client.answered:
             return
         client.tries += 1
         number = client.tries
 
         def tell(reply: StageReply) -> None:
-            then = client.then
             # Who has been told to ask again does not hear what comes later.
-            if then is None or client.tries != number:
+            if client.answered or client.tries != number:
                 return
-            client.then = None
+            client.answered = True
             self.answers.append((client.call.job_id, client.call.hook, reply.result))
-            self._clock.at(self._clock.now() + 0.02, lambda: hear(then, reply))
+            self._clock.at(self._clock.now() + 0.02, lambda: hear(reply))
 
-        def hear(then: Callable[[StageReply], None], reply: StageReply) -> None:
+        def hear(reply: StageReply) -> None:
             if not client.over:
                 client.over = True
-                then(reply)
+                client.then(reply)
 
         there = self._site.ask(client.call, tell)
-        if client.then is not None:
+        if not client.answered:
             self._clock.at(
                 self._clock.now() + (AGAIN_S if there else PAUSE_S),
                 lambda: self._ask(client) if client.tries == number else None,
@@ -355,7 +378,7 @@ class BurstSlurm:
         """Connections break: clients ask again."""
         for job in self.jobs.values():
             for client in job.clients:
-                if client.then is not None:
+                if not client.answered:
                     client.tries += 1
                     number = client.tries
                     self._clock.at(
@@ -366,4 +389,4 @@ class BurstSlurm:
     def _kill(self, job: BurstJob) -> None:
         job.alarms += 1
         for client in job.clients:
-            client.then, client.over = None, True
+            client.answered = client.over = True

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from burstd.daemon.stage.fate import DEALLOCATED
 from burstd.model.job import JobState
 from burstd.slurm import job_facts
 from burstd.slurm.stage_server import StageReply
@@ -156,6 +157,36 @@ def test_a_job_cancelled_in_stage_in_is_cleared_at_once(rig: StageRig) -> None:
             assert call.hurry
             break
     assert "post_run" not in rig.answers.of(number)
+
+
+@pytest.mark.parametrize("options", ["--requeue", "--no-requeue"])
+def test_slurm_waits_for_the_pre_run_of_a_dead_node_and_needs_a_refusal(rig: StageRig, options: str) -> None:
+    rig.answers.hold("pre_run")
+    number = rig.submit("sleep 1", options)
+    rig.answers.wait("data_in", number)
+    rig.allocated(number)
+    rig.answers.wait("pre_run", number)
+    job = rig.job(number)
+    assert job is not None
+    (node,) = job.node_list
+    rig.cluster.sh(f"scontrol update nodename={node} state=down reason=dead")
+    try:
+        assert rig.answers.wait("teardown", number).hurry
+        rig.answers.calls.clear()
+        rig.answers.wait("pre_run", number)  # it asks again
+        rig.answers.say["pre_run"] = lambda _call: DEALLOCATED
+        rig.answers.let_go("pre_run")
+        assert rig.answers.wait("teardown", number).hurry
+        rig.answers.say.clear()
+    finally:
+        rig.cluster.sh(f"scontrol update nodename={node} state=resume")
+    if options == "--no-requeue":
+        rig.wait_job(number, lambda j: j is None)
+        assert "JobState=NODE_FAIL" in rig.cluster.sh(f"scontrol show job {number}")
+        return
+    rig.wait_job(number, lambda j: j is not None and j.state is JobState.PENDING and j.reason != "Cleaning")
+    rig.cluster.sh(f"scontrol update jobid={number} starttime=now")
+    rig.answers.wait("post_run", number, 40)
 
 
 def test_a_job_that_cannot_be_staged_is_held_and_may_be_released(rig: StageRig) -> None:

@@ -15,7 +15,18 @@ from burstd.core.directives import parse
 from burstd.core.staging import TransferLimits, Waiting, turns
 from burstd.daemon.stage.allowance import Quotas, too_much, unlimited
 from burstd.daemon.stage.chain import Chain
-from burstd.daemon.stage.fate import STARTING, Fate, ended_as, fate, outcome, owed, reply, starts_over
+from burstd.daemon.stage.fate import (
+    BEFORE,
+    DEALLOCATED,
+    STARTING,
+    Fate,
+    ended_as,
+    fate,
+    outcome,
+    owed,
+    reply,
+    starts_over,
+)
 from burstd.daemon.stage.moves import RETRY_S, Moves, machines_of
 from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.runs import Answer, Life, Run, Runs
@@ -97,8 +108,8 @@ class StageDesk:
         match call.hook:
             case "teardown":
                 life.over, life.hurry, life.rest_until = True, life.hurry or call.hurry, 0.0
-                # Slurm kills these at the same moment.
-                run.drop(*STARTING)
+                # Slurm kills these at the same moment, and pre_run where the job is cancelled.
+                run.drop("setup", *BEFORE)
                 run.ask()
                 answer(StageReply("ok"))
             case "setup" | "data_in" | "test_data_in" | "pre_run" | "data_out" | "test_data_out":
@@ -163,6 +174,8 @@ class StageDesk:
         for job_id in dict.fromkeys([*rows, *(run.job_id for run in self._runs.all() if run.hooks)]):
             run = self._runs.of(job_id)
             self._learn(run)
+            if run.deallocated:
+                run.answer(lambda hook: DEALLOCATED if hook == "pre_run" else None)
             row = rows[job_id] = self._bring_on(rows.get(job_id), run, machines)
             if row is None:
                 continue

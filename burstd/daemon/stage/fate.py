@@ -10,11 +10,13 @@ from burstd.model.data import Staging
 from burstd.slurm.stage_server import StageReply
 
 OK = StageReply("ok")
+DEALLOCATED = StageReply("refused", "its nodes are gone: Slurm starts the job again, unless that was not wanted")
+"""For a pre_run: an ``ok`` would leave a requeued job pending for good, for its data would count as a running job's."""
 REQUEUED = "REQUEUED"
 """As a job's last state: it will start again."""
 _OUTPUT = (S.PLACED, S.COLLECTING, S.BRINGING)
 _AFTER = ("data_out", "test_data_out")
-_BEFORE = ("data_in", "test_data_in")
+BEFORE = ("data_in", "test_data_in")
 _ENDED_AS = {
     3: "COMPLETED", 4: "CANCELLED", 5: "FAILED", 6: "TIMEOUT", 7: "NODE_FAIL", 8: "PREEMPTED", 9: "BOOT_FAIL",
     10: "DEADLINE", 11: "OUT_OF_MEMORY",
@@ -22,7 +24,7 @@ _ENDED_AS = {
 """enum job_states in slurm.h, the base states that are an end."""
 _BASE = 256
 """What lies above in a job's state are flags."""
-STARTING = ("setup", *_BEFORE, "pre_run")
+STARTING = ("setup", *BEFORE, "pre_run")
 """Hooks of a job that is to have its input."""
 
 
@@ -59,7 +61,7 @@ def fate(row: Staging, run: Run) -> Fate:
     if row.state is S.HELD:
         # Slurm tears a job down whose input was refused, and holds it: the reason stays on record meanwhile.
         return Fate.CLEAR if life.again or run.ended else Fate.ON
-    if row.state is S.PLACING and (ending or run.elsewhere(row)):
+    if row.state is S.PLACING and (ending or run.queued or run.elsewhere(row)):
         return Fate.CLEAR
     return Fate.CLEAR if life.over or life.again or run.ended else Fate.ON
 
@@ -79,7 +81,7 @@ def outcome(row: Staging, run: Run) -> str:
 def starts_over(row: Staging, run: Run) -> bool:
     """Whether a hook that waits tells that Slurm has begun another life of the job than the one on record."""
     left = row.state in (S.COLLECTING, S.BRINGING, S.HOME) or owed(row)
-    if any(hook in run.hooks for hook in _BEFORE) and (left or row.state in (S.PLACING, S.PLACED)):
+    if any(hook in run.hooks for hook in BEFORE) and (left or row.state in (S.PLACING, S.PLACED)):
         return True
     if "pre_run" in run.hooks and (left or (row.state is S.PLACED and run.elsewhere(row))):
         return True
@@ -109,7 +111,7 @@ def reply(row: Staging | None, run: Run, hook: str, env: dict[str, str]) -> Stag
         return None if run.life.again else StageReply("refused", row.error)
     if run.life.again or run.life.over:
         return None
-    if hook in _BEFORE:
+    if hook in BEFORE:
         return StageReply("ok", env=env) if row.state is S.STAGED else None
     return OK if row.state is S.PLACED and not run.elsewhere(row) else None
 

@@ -150,6 +150,12 @@ class Run:
         facts = self.facts
         return facts if facts and (facts.uid, facts.work_dir) == (row.uid, row.work_dir) else None
 
+    @property
+    def deallocated(self) -> bool:
+        """A pre_run waits for nodes that the job has lost. Slurm ends it only where the job is cancelled, and cleans
+        the job up, for another start or none, when it is answered."""
+        return "pre_run" in self.hooks and self.fresh and (not self.active or self.state == "COMPLETING")
+
     def elsewhere(self, row: Staging) -> bool:
         """Whether it is about to start on other nodes than those of the record."""
         nodes = self.facts.nodes if self.facts else ()
