@@ -69,30 +69,39 @@ def run(ready: Ready) -> None:
     settings = ready.settings
     logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
     with ExitStack() as stack:
-        lock = sockets.single_instance(settings.daemon.state_dir)
-        stack.callback(lock.release)
-        clock = SteadyClock()
-        store = Store.open(settings.database, clock)
-        stack.callback(store.close)
-        clock.not_before(store.last_time())
-        wake = Wake()
-        scheduler = make.scheduler(settings, clock)
-        providers: dict[str, Provider] = {}
-        for name, chosen in ready.resolved.providers.items():
-            providers[name] = chosen.plugin.make(name, settings.cluster, chosen.settings)
-            stack.callback(providers[name].close)
-        workers = ThreadWorkers(wake, settings.daemon.workers)
-        stack.callback(workers.close)
-        hints = Hints(settings, make.commands(settings), clock, wake)
-        prover = make.prover(settings, scheduler, clock, providers)
-        room = _staging(ready, stack, store, workers, clock, hints, prover, lambda: reconciler.rules.pools)
-        reconciler = Reconciler(
-            cluster=settings.cluster, rules=rules(ready), pace=pace(settings), store=store, scheduler=scheduler,
-            providers=providers, prover=_prover(prover, room, settings), workers=workers, clock=clock,
-            user_data=make.user_data(settings), new_id=new_id, stage=room,
-            comments=Comments(scheduler, workers) if settings.slurm.comments else None,
-        )  # fmt: skip
-        _run(ready, stack, _Parts(clock, store, wake, scheduler, providers, workers, reconciler, hints, room, prover))
+        _run(ready, stack, assemble(ready, stack))
+
+
+def assemble(ready: Ready, stack: ExitStack) -> Parts:
+    """All parts of the daemon but its control interface and its loop; nothing is asked of Slurm or a cloud yet."""
+    settings = ready.settings
+    lock = sockets.single_instance(settings.daemon.state_dir)
+    stack.callback(lock.release)
+    clock = SteadyClock()
+    store = Store.open(settings.database, clock)
+    stack.callback(store.close)
+    clock.not_before(store.last_time())
+    wake = Wake()
+    scheduler = make.scheduler(settings, clock)
+    providers: dict[str, Provider] = {}
+    for name, chosen in ready.resolved.providers.items():
+        providers[name] = chosen.plugin.make(name, settings.cluster, chosen.settings)
+        stack.callback(providers[name].close)
+    workers = ThreadWorkers(wake, settings.daemon.workers)
+    stack.callback(workers.close)
+    hints = Hints(settings, make.commands(settings), clock, wake)
+    prover = make.prover(settings, scheduler, clock, providers)
+    room = _staging(ready, stack, store, workers, clock, hints, prover, lambda: reconciler.rules.pools)
+    in_force, looks = make.InForce(settings), pace(settings)
+    reconciler = Reconciler(
+        cluster=settings.cluster, rules=rules(ready), pace=looks, store=store, scheduler=scheduler,
+        providers=providers, prover=_prover(prover, room, settings), workers=workers, clock=clock,
+        user_data=make.user_data(in_force), new_id=new_id, stage=room,
+        comments=Comments(scheduler, workers) if settings.slurm.comments else None,
+    )  # fmt: skip
+    return Parts(
+        clock, store, wake, scheduler, providers, workers, reconciler, hints, room, prover, in_force, looks
+    )  # fmt: skip
 
 
 def _staging(
@@ -128,7 +137,9 @@ def _prover(nodes: NodeProver, room: StageRoom | None, settings: Settings) -> Pr
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Parts:
+    """What the daemon consists of."""
+
     clock: SteadyClock
     store: Store
     wake: Wake
@@ -139,9 +150,24 @@ class _Parts:
     hints: Hints
     room: StageRoom | None
     nodes: NodeProver
+    in_force: make.InForce
+    pace: Pace
+
+    def keep_s(self) -> float:
+        """How long what is over stays on record."""
+        return self.in_force.settings.daemon.retention_days * DAY_S
+
+    def reload(self, settings: Settings) -> None:
+        """Has all parts go by other settings, but for what waits for a restart and what the reconciler decides by."""
+        self.in_force.settings = settings
+        self.nodes.site = make.site(settings)
+        fresh = pace(settings)
+        self.pace.tick_s, self.pace.poll_s, self.pace.cloud_poll_s = fresh.tick_s, fresh.poll_s, fresh.cloud_poll_s
+        if self.room is not None:
+            self.room.reload(settings.staging)
 
 
-def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
+def _run(ready: Ready, stack: ExitStack, parts: Parts) -> None:
     settings, reconciler = ready.settings, parts.reconciler
     started = parts.clock.now()
     parts.store.append("daemon", new="started", reason=f"burstd {VERSION} with {ready.path}")
@@ -161,7 +187,7 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     stack.callback(reader.close)
     checks = ProviderChecks(parts.providers, parts.workers)
     routes = RouteDesk(parts.providers, lambda: reconciler.latest)
-    desk = PolicyDesk(ready, reconciler, parts.store)
+    desk = PolicyDesk(ready, reconciler, parts.store, parts.reload)
     office = DaemonOffice(
         reader=reader, clock=parts.clock, facts=facts, latest=lambda: reconciler.latest, wake=parts.wake,
         checks=checks, routes=routes, policies=desk, stage=parts.room,
@@ -182,7 +208,8 @@ def _run(ready: Ready, stack: ExitStack, parts: _Parts) -> None:
     stack.callback(notifier.close)
     loop = Loop(
         reconciler=reconciler, office=office, commands=commands, store=parts.store, clock=parts.clock,
-        wake=parts.wake, hints=hints, notifier=notifier, keep_s=settings.daemon.retention_days * DAY_S,
+        wake=parts.wake, hints=hints, notifier=notifier,
+        keep_s=parts.keep_s,
     )  # fmt: skip
     loop.on_signals()
     # What is there by now stays. Each loop makes tens of thousands of objects, and each time the collector went through

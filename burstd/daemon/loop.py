@@ -40,7 +40,7 @@ class Loop:
         wake: Wake,
         hints: Hints,
         notifier: Notifier,
-        keep_s: float,
+        keep_s: Callable[[], float],
     ) -> None:
         self._reconciler = reconciler
         self._office = office
@@ -128,6 +128,6 @@ class Loop:
             return
         self._purge_due = now + PURGE_EVERY_S
         try:
-            self._store.purge(now - self._keep_s)
+            self._store.purge(now - self._keep_s())
         except StoreError as error:
             log.error("old records could not be removed", error=str(error))

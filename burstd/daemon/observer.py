@@ -30,9 +30,9 @@ _NODES = frozenset({S.READY, S.OPEN, S.CLOSING})
 _RESTLESS = frozenset({S.LAUNCHING, S.BOOTING, S.TERMINATING})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pace:
-    """How often things are looked at, in seconds."""
+    """How often things are looked at, in seconds. One for all who look, so that a reload reaches them."""
 
     tick_s: float = 15.0
     """A loop at least this often."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -42,11 +43,24 @@ def scheduler(settings: Settings, clock: Clock) -> Scheduler:
     return chosen
 
 
+@dataclass(slots=True)
+class InForce:
+    """The settings that the daemon goes by; a reload puts others in their place."""
+
+    settings: Settings
+
+
 def prover(settings: Settings, slurm: Scheduler, clock: Clock, providers: Mapping[str, Provider]) -> NodeProver:
     """What makes machines into nodes; makes burstd's own ssh key at the first start."""
     ensure_ssh_key(settings.ssh_key)
+    shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, Shells)}
+    return NodeProver(site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells)
+
+
+def site(settings: Settings) -> Site:
+    """What the settings say of all machines."""
     node = settings.node
-    site = Site(
+    return Site(
         key=settings.ssh_key,
         pins=settings.daemon.state_dir / "host_keys",
         munge_key=node.munge_key,
@@ -69,16 +83,15 @@ def prover(settings: Settings, slurm: Scheduler, clock: Clock, providers: Mappin
         slurmd_options=node.slurmd_options,
         connect_timeout_s=node.connect_timeout_s,
     )
-    shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, Shells)}
-    return NodeProver(site, slurm_version=slurm.version, wall=clock.wall, shells=shells)
 
 
-def user_data(settings: Settings) -> Callable[[Pool, str], str]:
+def user_data(in_force: InForce) -> Callable[[Pool, str], str]:
     """Renders the cloud-init user data of a pool's machines at a provider."""
-    public = ensure_ssh_key(settings.ssh_key)
-    munge_key = settings.node.munge_key
+    public = ensure_ssh_key(in_force.settings.ssh_key)
 
     def rendered(pool: Pool, provider: str) -> str:
+        settings = in_force.settings
+        munge_key = settings.node.munge_key
         values = UserData(
             settings.cluster, pool.name, provider, public,
             timezone=settings.node.timezone, packages=settings.node.packages, commands=settings.node.commands,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from burstd.daemon.ready import Ready, prepare, rules
 from burstd.daemon.reconciler import Reconciler
 from burstd.model.command import CommandResult
 from burstd.model.errors import PolicyBroken
-from burstd.settings import SettingsError, diff, pools, until_restart
+from burstd.settings import Settings, SettingsError, diff, pools, until_restart
 from burstd.settings.foreign import call_foreign
 from burstd.settings.policy_files import Stamp, stamp_of
 from burstd.slurm.hostlist import expand
@@ -31,7 +31,15 @@ Stamps = Mapping[Path, Stamp | None]
 class PolicyDesk:
     """One; all but ``states`` is for the deciding thread."""
 
-    def __init__(self, ready: Ready, reconciler: Reconciler, store: Store) -> None:
+    def __init__(
+        self,
+        ready: Ready,
+        reconciler: Reconciler,
+        store: Store,
+        taken: Callable[[Settings], None] = lambda _settings: None,
+    ) -> None:
+        """``taken`` is told settings that a reload has found good."""
+        self._taken = taken
         self._reconciler = reconciler
         self._store = store
         self._packages: dict[str, Stamps] = {}
@@ -55,6 +63,7 @@ class PolicyDesk:
         except SettingsError as error:
             log.error("settings not taken, the old ones stay in force", error=str(error))
             return CommandResult(str(error), done=False, changed=False)
+        self._taken(settings)
         self._note_packages(taken)
         found = [str(changes)] if (changes := diff(current.settings, fresh.settings)) else []
         found += [f"policy {name} is {how}" for name, how in _changed(current, taken).items()]

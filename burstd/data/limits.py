@@ -38,16 +38,20 @@ class Limits:
 
     def __init__(self, *, site_bytes_s: float | None = None, user_bytes_s: float | None = None, lanes: int = 4) -> None:
         self.lanes = lanes
-        self._site = TokenBucket(site_bytes_s) if site_bytes_s else None
-        self._user_rate = user_bytes_s
-        self._users: dict[int, TokenBucket] = {}
         self._lock = threading.Lock()
+        self.set(site_bytes_s, user_bytes_s)
+
+    def set(self, site_bytes_s: float | None, user_bytes_s: float | None) -> None:
+        """Other rates, for all that goes from now on."""
+        with self._lock:
+            self._site = TokenBucket(site_bytes_s) if site_bytes_s else None
+            self._user_rate = user_bytes_s
+            self._users: dict[int, TokenBucket] = {}
 
     def wait(self, uid: int, size: int, cancelled: threading.Event) -> bool:
         """Until so many bytes of a user may go. False: cancelled, and nothing was used up."""
-        if self._site is None and self._user_rate is None:
-            return True
-        buckets = [bucket for bucket in (self._user(uid), self._site) if bucket is not None]
+        with self._lock:
+            buckets = [bucket for bucket in (self._user(uid), self._site) if bucket is not None]
         for at, bucket in enumerate(buckets):
             # The user's own limit first: who waits for it uses nothing of the site's.
             if cancelled.wait(bucket.reserve(size)):
@@ -59,7 +63,6 @@ class Limits:
     def _user(self, uid: int) -> TokenBucket | None:
         if self._user_rate is None:
             return None
-        with self._lock:
-            if uid not in self._users:
-                self._users[uid] = TokenBucket(self._user_rate)
-            return self._users[uid]
+        if uid not in self._users:
+            self._users[uid] = TokenBucket(self._user_rate)
+        return self._users[uid]

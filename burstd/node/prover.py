@@ -75,7 +75,8 @@ class NodeProver:
         ``credential``: a fresh one of the head's munged for a uid of the machine; by default munge is asked.
         ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
         """
-        self._site = site
+        self.site = site
+        """What is in force; replaced whole, from the deciding thread."""
         self._slurm_version = slurm_version
         self._wall = wall
         self._credential = credential or self._munge
@@ -98,7 +99,7 @@ class NodeProver:
 
     def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:  # noqa: ARG002 - the interface has it
         """See ``Prover.start``."""
-        site = self._site
+        site = self.site
         start(
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
             options=site.slurmd_options, command=site.start_command, watch=watch,
@@ -126,7 +127,7 @@ class NodeProver:
         self._pins.keep(claim_ids)
 
     def _request(self, claim: Claim, pool: Pool) -> ProofRequest:
-        site = self._site
+        site = self.site
         users = {*site.users, *(claim.users if site.compare_job_users else ())}
         expected = Expected(
             shape=pool.shape, slurm_version=self._slurm_version(), users=reference(sorted(users)),
@@ -137,7 +138,7 @@ class NodeProver:
         return ProofRequest(expected, key, self._credential, self._wall, site.gpu_devices, site.commands)
 
     def _munge_key(self) -> bytes:
-        file = self._site.munge_key
+        file = self.site.munge_key
         try:
             key = file.read_bytes()
         except OSError as error:
@@ -152,7 +153,7 @@ class NodeProver:
     def _munge(self, uid: int) -> str:
         """Good for a minute, and for this user of the machine only."""
         argv = ["munge", "--no-input", f"--restrict-uid={uid}", "--ttl=60"]
-        argv += [f"--socket={self._site.munge_socket}"] if self._site.munge_socket else []
+        argv += [f"--socket={self.site.munge_socket}"] if self.site.munge_socket else []
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=10.0, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -166,7 +167,7 @@ class NodeProver:
         if enter is None:
             return self._ssh(claim, console)
         try:
-            return enter(claim.instance_id, self._site.connect_timeout_s)
+            return enter(claim.instance_id, self.site.connect_timeout_s)
         except ProviderError as error:
             raise NotReachable(f"{claim.slot} cannot be entered: {error}") from error
 
@@ -176,7 +177,7 @@ class NodeProver:
 
         if not claim.address:
             raise NotReachable(f"{claim.slot}: the provider has told no address of instance {claim.instance_id} so far")
-        site = self._site
+        site = self.site
         target = Target(claim.address, site.key, site.ssh_user, site.ssh_port)
         known = self._pins.get(claim.id)
         if known is None:
@@ -191,7 +192,7 @@ class NodeProver:
 
     def _learn(self, claim: Claim, console: Callable[[], str] | None) -> HostKeys:
         provider = claim.offer.provider
-        trust = self._site.trust.get(provider, Trust.CONSOLE)
+        trust = self.site.trust.get(provider, Trust.CONSOLE)
         if trust is Trust.FIRST_USE:
             return HostKeys(trust)
         if console is None:

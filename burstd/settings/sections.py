@@ -177,7 +177,7 @@ class NodeSettings(Section):
 
     ssh_user: str = "root"
     ssh_port: Annotated[int, Field(strict=True, ge=1, le=65535)] = 22
-    ssh_key: AbsolutePath | None = None
+    ssh_key: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
     connect_timeout_s: Seconds = 10.0
     host_keys: HostKeyTrust = "console"
     host_keys_of: dict[str, HostKeyTrust] = Field(default_factory=dict)

@@ -171,7 +171,10 @@ def act(verb: str, unit: str) -> None:
     if verb == "reload":
         if not running(unit):
             sys.exit(f"systemctl: {unit} does not run")
-        os.kill(running(unit), signal.SIGHUP)
+        conf = settings(unit)
+        words = ["runuser", "-u", conf["User"][0], "--", *shlex.split(conf["ExecReload"][0])]
+        if subprocess.run(words, check=False).returncode:
+            sys.exit(f"systemctl: {unit} was not reloaded")
 
 
 def main() -> None:

@@ -55,7 +55,8 @@ class Check:
 
         ``usage``: what a user (name, uid) and a project have staged and may.
         """
-        self._rules = rules
+        self.rules = rules
+        """Those in force; replaced whole, from the deciding thread."""
         self._hand = hand
         self._objects = objects
         self._usage = usage
@@ -67,7 +68,7 @@ class Check:
         """Refuses with every fault there is, one a line."""
         directives, wrong = parse(call.text)
         faults = [str(fault) for fault in wrong]
-        most = self._rules.scratch_max
+        most = self.rules.scratch_max
         if most is not None and directives.scratch_bytes > most:
             faults.append(
                 f"scratch of {size_text(directives.scratch_bytes)} is more than the {size_text(most)} allowed"
@@ -88,15 +89,15 @@ class Check:
 
     def _look(self, hand: Hand, directives: Directives, who: Account, work_dir: str, project: str) -> list[str]:
         faults: list[str] = []
-        deadline = time.monotonic() + self._rules.seconds
+        deadline = time.monotonic() + self.rules.seconds
         size = 0
         known = values(who)
         for asked in directives.stage_in:
             path: str | None = None
             try:
-                path = source(asked, known, work_dir, self._rules.datasets)
+                path = source(asked, known, work_dir, self.rules.datasets)
                 # What hangs on the job's number is looked at when it is staged.
-                if path is None or self._rules.in_place(asked, path):
+                if path is None or self.rules.in_place(asked, path):
                     continue
                 left = deadline - time.monotonic()
                 if scheme(path):

@@ -88,7 +88,7 @@ class StageDesk:
         self._transfers = transfers
         self._pools = pools
         self._runs = Runs()
-        self._moves = Moves(store, workers, clock, transfers, rules.retries)
+        self._moves = Moves(store, workers, clock, transfers, lambda: self.rules.retries)
         self._chain = Chain(accounts)
         self._quotas = quotas
         self._seen: tuple[Staging, ...] | None = None

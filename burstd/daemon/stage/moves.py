@@ -37,7 +37,9 @@ _BEFORE_RUN = (S.WAITING, S.SENDING, S.STAGED, S.PLACING)
 class Moves:
     """Each method begins what is missing of one step and returns the record, moved on where nothing is missing."""
 
-    def __init__(self, store: Store, workers: Workers, clock: Clock, transfers: Transfers, retries: int) -> None:
+    def __init__(
+        self, store: Store, workers: Workers, clock: Clock, transfers: Transfers, retries: Callable[[], int]
+    ) -> None:
         self.rates = Rates()
         self._store = store
         self._workers = workers
@@ -237,7 +239,7 @@ class Moves:
         final = [e for e in errors if isinstance(e, StageFailed) and not e.again]
         text = str(final[0] if final else errors[0])
         attempts = row.attempts + 1
-        if may_hold and (final or attempts >= self._retries):
+        if may_hold and (final or attempts >= self._retries()):
             return self.hold(row, text)
         wanted = max(getattr(error, "retry_after_s", 0.0) for error in errors)
         pause = max(wanted, min(RETRY_S * 2.0 ** min(attempts - 1, 20), SLOWEST_RETRY_S))

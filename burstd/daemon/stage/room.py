@@ -41,6 +41,7 @@ from burstd.model.stager import OnDemand, Stager, StagerError
 from burstd.model.storage_node import NodeWish, OnNode, StoreNode
 from burstd.node.agent import NodeAgent
 from burstd.settings import Chosen, Settings
+from burstd.settings import Staging as StagingSettings
 from burstd.slurm.commands import Commands
 from burstd.slurm.stage_server import StageServer
 from burstd.store import Store
@@ -74,6 +75,10 @@ def storage_folder(settings: Settings) -> Path:
     return settings.daemon.state_dir / "storage"
 
 
+def _sweep_rules(staging: StagingSettings) -> SweepRules:
+    return SweepRules(staging.lifetime_days * DAY_S, staging.cache_size)
+
+
 class StageRoom:
     """Implements what the reconciler, the control interface and the commands ask of staging."""
 
@@ -89,6 +94,7 @@ class StageRoom:
         self._index = Index(settings.daemon.state_dir / "stage-index.db")
         stack.callback(self._index.close)
         limits = Limits(site_bytes_s=staging.bandwidth, user_bytes_s=staging.user_bandwidth)
+        self._limits = limits
 
         # Root starts hands itself; who is not root has systemd do it.
         at = None if os.geteuid() == 0 else settings.hand_socket
@@ -109,22 +115,16 @@ class StageRoom:
             job_folder=folder,
             cache_dir=f"{staging.job_dir}/cache", datasets=self._dataset,
         )  # fmt: skip
-        rules = StageRules(
-            str(staging.job_dir), stager.name, TransferLimits(staging.transfers, staging.transfers_per_user),
-            staging.retries,
-        )  # fmt: skip
         wish = stager.wish if isinstance(stager, OnNode) else None
         desk = NodeDesk if wish is not None else StageDesk
         self.desk = desk(
             store=around.store, workers=around.workers, clock=around.clock, transfers=transfers, pools=around.pools,
-            rules=rules, quotas=self._taken,
+            rules=self._stage_rules(staging), quotas=self._taken,
         )  # fmt: skip
         self._node: StorageNode | None = None
         if wish is not None and isinstance(stager, OnNode):
             self._node = StorageNode(around.store, self._index, stager, wish, chosen.name, storage_folder(settings))
-        self._sweep = Sweep(
-            stager.name, stager, self._index, SweepRules(staging.lifetime_days * DAY_S, staging.cache_size)
-        )
+        self._sweep = Sweep(stager.name, stager, self._index, _sweep_rules(staging))
         self._swept: Swept | None = None
         self._looked = 0.0
         self._sweep_due = 0.0
@@ -136,13 +136,28 @@ class StageRoom:
         self._count_due = 0.0
         self._use = StageUse(StoreUse(stager.name, self._kind, 0.0), quota=staging.quota)
         self._kept: tuple[KeptNode, ...] = ()
-        looks = CheckRules(staging.check_s, staging.scratch_max, self._dataset, partial(in_place, stager))
-        check = Check(looks, hand, objects, self._may)
-        hooks = Hooks(self.desk, around.workers, check)
+        self._check = Check(self._check_rules(staging), hand, objects, self._may)
+        hooks = Hooks(self.desk, around.workers, self._check)
         self._server = StageServer(settings.stage_socket, self._may_call, hooks.handle)
         self._server.start()
         stack.callback(self._server.close)
         log.info("jobs' data is staged", store=stager.name, kind=self._kind, job_dir=str(staging.job_dir))
+
+    def reload(self, staging: StagingSettings) -> None:
+        """Goes by other settings, but for what waits for a restart; in the deciding thread."""
+        self._settings = staging
+        self.desk.rules = self._stage_rules(staging)
+        self._check.rules = self._check_rules(staging)
+        self._sweep.rules = _sweep_rules(staging)
+        self._limits.set(staging.bandwidth, staging.user_bandwidth)
+        self._tell_use()
+
+    def _stage_rules(self, staging: StagingSettings) -> StageRules:
+        limits = TransferLimits(staging.transfers, staging.transfers_per_user)
+        return StageRules(str(staging.job_dir), self._stager.name, limits, staging.retries)
+
+    def _check_rules(self, staging: StagingSettings) -> CheckRules:
+        return CheckRules(staging.check_s, staging.scratch_max, self._dataset, partial(in_place, self._stager))
 
     def _dataset(self, name: str) -> str | None:
         title, _, version = name.partition("@")

@@ -100,7 +100,7 @@ class Sweep:
         self._store = store
         self._stager = stager
         self._index = index
-        self._rules = rules
+        self.rules = rules
         self._tidied = float("-inf")
 
     def run(self, live: Sequence[Staging], now: float, ahead: float = 0.0) -> Swept:
@@ -113,8 +113,8 @@ class Sweep:
         self._index.use_trees(self._store, in_use)
         cached = [CachedTree(t.tree.digest, t.bytes, t.used) for t in known]
         stay = needed(known, live, now, ahead)
-        gone = set(evictable(cached, stay, now, self._rules.lifetime_s, self._rules.keep_bytes))
-        most = self._rules.keep_bytes
+        gone = set(evictable(cached, stay, now, self.rules.lifetime_s, self.rules.keep_bytes))
+        most = self.rules.keep_bytes
         full = most is not None and self._index.used_bytes(self._store) > most
         evicted = self.evict([t for t in known if t.tree.digest in gone], at_once=full)
         orphans = 0

@@ -1,0 +1,273 @@
+"""Every setting of burstd.toml: in force after a reload, or said to wait for a restart. None is left out.
+
+The parts are those of a daemon that is about to run: what they hold is looked at, not what the settings say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from burstd.cli.check import _wishes
+from burstd.daemon import app
+from burstd.daemon.policy_desk import PolicyDesk
+from burstd.daemon.ready import prepare
+from burstd.settings import Settings, load
+
+GIB = 1 << 30
+
+
+@dataclass
+class Daemon:
+    """The parts, and what reloads them."""
+
+    parts: Any
+    desk: PolicyDesk
+    toml: Path
+
+    @property
+    def rules(self) -> Any:
+        return self.parts.reconciler.rules
+
+    @property
+    def pool(self) -> Any:
+        return self.rules.pools["gpu"]
+
+    @property
+    def room(self) -> Any:
+        return self.parts.room
+
+    def user_data(self) -> str:
+        return str(self.parts.reconciler._executor._launcher._user_data(self.pool, "sky"))
+
+    def wishes(self) -> Any:
+        """burstctl slurm-config and check read the file anew at each call."""
+        return _wishes(load(self.toml, check_files=False))
+
+
+Look = Callable[[Daemon], object]
+
+
+def tuning(name: str) -> Look:
+    return lambda d: getattr(d.rules.tuning, name)
+
+
+def site(name: str) -> Look:
+    return lambda d: getattr(d.parts.nodes.site, name)
+
+
+def in_user_data(word: str) -> Look:
+    return lambda d: word in d.user_data()
+
+
+def dataset(d: Daemon) -> object:
+    return d.room._check.rules.datasets("maps"), d.room._dataset("maps@v1")
+
+
+# Key -> in the first file, in the second, what the daemon holds then, and where. Of wishes: the same with the first.
+TABLE: dict[str, tuple[str, str, object, Look]] = {
+    "daemon.retention_days": ("400", "30", 30 * 86400.0, lambda d: d.parts.keep_s()),
+    "daemon.log_level": ('"info"', '"error"', logging.ERROR, lambda _: logging.getLogger().level),
+    "daemon.tick_s": ("15", "7", 7.0, lambda d: d.parts.reconciler._pace.tick_s),
+    "daemon.poll_s": ("2", "3", 3.0, lambda d: d.parts.reconciler._pace.poll_s),
+    "daemon.cloud_poll_s": ("15", "9", 9.0, lambda d: d.parts.reconciler._observer._pace.cloud_poll_s),
+    "daemon.boot_timeout_s": ("600", "500", 500.0, tuning("boot_timeout_s")),
+    "daemon.prove_timeout_s": ("180", "170", 170.0, tuning("prove_timeout_s")),
+    "daemon.gang_timeout_s": ("900", "800", 800.0, tuning("gang_timeout_s")),
+    "daemon.orphan_grace_s": ("120", "110", 110.0, tuning("orphan_grace_s")),
+    "daemon.start_again_s": ("20", "21", 21.0, tuning("start_again_s")),
+    "daemon.node_down_grace_s": ("60", "61", 61.0, tuning("node_down_grace_s")),
+    "daemon.launch_attempts": ("4", "5", 5, tuning("launch_attempts")),
+    "daemon.tidy_every_s": ("30", "31", 31.0, tuning("tidy_every_s")),
+    "daemon.spot_interruptions": ("2", "3", 3, tuning("spot_interruptions")),
+    "slurm.conf_server": ('"head"', '"other:7000"', "other:7000", site("conf_server")),
+    "slurm.bind_depth": ("50", "51", 51, tuning("bind_depth")),
+    "slurm.bind_timeout_s": ("60", "62", 62.0, tuning("bind_timeout_s")),
+    "slurm.programs": ('"/usr/bin"', '"/opt/bin"', "/opt/bin", lambda d: d.wishes().programs),
+    "slurm.keep_partitions": ("[]", '["main"]', ("main",), lambda d: d.wishes().keep_partitions),
+    "slurm.resume_timeout_s": ("900", "901", 901, lambda d: d.wishes().resume_timeout_s),
+    "slurm.suspend_timeout_s": ("30", "32", 32, lambda d: d.wishes().suspend_timeout_s),
+    "slurm.devices": ('{gpu="/dev/a{}"}', '{gpu="/dev/b{}"}', {"gpu": "/dev/b{}"}, lambda d: d.wishes().devices),
+    "pools.gpu.nodes": ('"g[1-2]"', '"g[1-3]"', ("g1", "g2", "g3"), lambda d: d.pool.slots),
+    "pools.gpu.partitions": ('["p"]', '["q"]', ("q",), lambda d: d.pool.partitions),
+    "pools.gpu.cpus": ("1", "2", 2, lambda d: d.pool.shape.cpus),
+    "pools.gpu.memory": ("1", "2", 2, lambda d: d.pool.shape.memory_mib),
+    "pools.gpu.gres": ('"gpu:a:1"', '"gpu:b:1"', "b", lambda d: d.pool.shape.gres[0].type),
+    "pools.gpu.features": ('["x"]', '["y"]', {"y"}, lambda d: d.pool.shape.features),
+    "pools.gpu.offers": ('[{provider="sky"}]', '[{provider="sky", zones=["z"]}]', ("z",),
+                         lambda d: d.pool.rules[0].zones),
+    "policies.chain": ('["idle"]', '["idle", "limits"]', 2, lambda d: len(d.rules.policies)),
+    "policies.folder": ('"FOLDER/one"', '"FOLDER/two"', "two", lambda d: d.desk.states().folder.rpartition("/")[2]),
+    "policies.timeout_s": ("5", "6", 6.0, lambda d: d.rules.policies[0]._timeout_s),
+    "policies.idle.keep_alive_s": ("300", "301", 301.0, lambda d: d.desk.states().policies[0].settings["keep_alive_s"]),
+    "node.ssh_user": ('"root"', '"admin"', "admin", site("ssh_user")),
+    "node.ssh_port": ("22", "23", 23, site("ssh_port")),
+    "node.connect_timeout_s": ("10", "11", 11.0, site("connect_timeout_s")),
+    "node.host_keys": ('"console"', '"first_use"', "first_use", lambda d: d.parts.nodes.site.trust["wind"].value),
+    "node.host_keys_of": ('{sky="console"}', '{sky="first_use"}', "first_use",
+                          lambda d: d.parts.nodes.site.trust["sky"].value),
+    "node.munge_key": ('"FOLDER/key"', '"FOLDER/key2"', "key2", lambda d: d.parts.nodes.site.munge_key.name),
+    "node.munge_socket": ('"/run/a"', '"/run/b"', "/run/b", site("munge_socket")),
+    "node.slurmd_options": ("[]", '["-vv"]', ("-vv",), site("slurmd_options")),
+    "node.skip_checks": ("[]", '["os"]', {"os"}, site("skip")),
+    "node.users": ('["slurm"]', '["munge"]', ("munge",), site("users")),
+    "node.compare_job_users": ("true", "false", False, site("compare_job_users")),
+    "node.os": ('""', '"debian 12"', "debian 12", site("os")),
+    "node.gpu_names": ("{}", '{a="A"}', {"a": "A"}, site("gpu_names")),
+    "node.gpu_devices": ('"/dev/a*"', '"/dev/b*"', "/dev/b*", site("gpu_devices")),
+    "node.clock_tolerance_s": ("30", "33", 33.0, site("clock_tolerance_s")),
+    "node.free_mib": ("256", "257", 257, site("free_mib")),
+    "node.tmp_mib": ("0", "9", 9, site("tmp_mib")),
+    "node.check_commands": ("{}", '{c="true"}', {"c": "true"}, site("commands")),
+    "node.start_command": ("[]", '["go"]', ("go",), site("start_command")),
+    "node.user_data": ('"FOLDER/one.in"', '"FOLDER/two.in"', True, in_user_data("# template two")),
+    "node.timezone": ('"Etc/UTC"', '"Europe/Paris"', True, in_user_data("Europe/Paris")),
+    "node.packages": ("[]", '["jq"]', True, in_user_data('"jq"')),
+    "node.commands": ("[]", '["date -u"]', True, in_user_data("date -u")),
+    "staging.transfers": ("4", "5", 5, lambda d: d.room.desk.rules.limits.site),
+    "staging.transfers_per_user": ("2", "3", 3, lambda d: d.room.desk.rules.limits.per_user),
+    "staging.bandwidth": ('"1G"', '"2G"', 2.0 * GIB, lambda d: d.room._limits._site.bytes_per_s),
+    "staging.user_bandwidth": ('"1G"', '"2G"', 2.0 * GIB, lambda d: d.room._limits._user(1).bytes_per_s),
+    "staging.cache_size": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room._sweep.rules.keep_bytes),
+    "staging.lifetime_days": ("30", "2", 2 * 86400.0, lambda d: d.room._sweep.rules.lifetime_s),
+    "staging.keep_node_h": ("24", "1", (3600.0, 1.0),
+                            lambda d: (d.rules.tuning.keep_node_s, d.room._settings.keep_node_h)),
+    "staging.retries": ("8", "9", 9, lambda d: d.room.desk._moves._retries()),
+    "staging.check_s": ("1", "2", 2.0, lambda d: d.room._check.rules.seconds),
+    "staging.scratch_max": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room._check.rules.scratch_max),
+    "staging.quota.user": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room._may("eve", 9, "p")[0].limit_bytes),
+    "staging.quota.project": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room.use().quota.project),
+    "staging.quota.users": ("{}", '{ada="3G"}', 3 * GIB, lambda d: d.room._may("ada", 9, "p")[0].limit_bytes),
+    "staging.quota.projects": ("{}", '{phys="3G"}', 3 * GIB, lambda d: d.room._may("eve", 9, "phys")[1].limit_bytes),
+    "staging.datasets": ('{maps={versions={v1="/a"}, latest="v1"}}', '{maps={versions={v1="/b"}, latest="v1"}}',
+                         ("/b", "/b"), dataset),
+}  # fmt: skip
+OF_FILE = {"slurm.programs", "slurm.keep_partitions", "slurm.resume_timeout_s", "slurm.suspend_timeout_s",
+           "slurm.devices"}  # fmt: skip
+"""What burstctl alone uses."""
+FIXED = """\
+cluster = "{cluster}"
+[daemon]
+state_dir = "FOLDER"
+runtime_dir = "FOLDER"
+spool_dir = "FOLDER"
+workers = {workers}
+[slurm]
+interface = "commands"
+[providers.sky]
+kind = "sandbox"
+token_file = "FOLDER/key"
+[providers.wind]
+kind = "sandbox"
+token_file = "FOLDER/key"
+[staging]
+store = "near"
+job_dir = "{job_dir}"
+[staging.stores.near]
+kind = "shared"
+path = "FOLDER/store"
+[node]
+{ssh_key}
+"""
+WAITING = ("cluster: x -> y", "daemon.workers: 2 -> 3", "staging.job_dir: /one -> /two",
+           "node.ssh_key: not set -> /root/key")  # fmt: skip
+
+
+def text(folder: Path, second: bool) -> str:
+    """One of the two files: values of the table under their tables."""
+    values = {"cluster": "y", "workers": "3", "job_dir": "/two", "ssh_key": 'ssh_key = "/root/key"'}
+    fixed = FIXED.format(**values) if second else FIXED.format(cluster="x", workers="2", job_dir="/one", ssh_key="")
+    tables: dict[str, list[str]] = {}
+    name = ""
+    for line in fixed.splitlines():
+        name = line.strip("[]") if line.startswith("[") else name
+        tables.setdefault(name, []).append(line)
+    for key, row in TABLE.items():
+        table, _, word = key.rpartition(".")
+        tables.setdefault(table, [f"[{table}]"]).append(f"{word} = {row[1] if second else row[0]}")
+    return "\n".join(line for lines in tables.values() for line in lines).replace("FOLDER", str(folder)) + "\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("daemon")
+    for name in ("one", "two", "store"):
+        (made / name).mkdir(mode=0o755)
+    for name in ("key", "key2"):
+        (made / name).touch(mode=0o600)
+        (made / name).write_text("k" * 40)
+    for name in ("one", "two"):
+        (made / f"{name}.in").write_text(f"#cloud-config\n# template {name}\n${{extra}}\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def daemon(folder: Path) -> Iterator[Daemon]:
+    toml = folder / "burstd.toml"
+    toml.touch(mode=0o644)
+    toml.write_text(text(folder, second=False))
+    ready = prepare(toml)
+    with ExitStack() as stack:
+        level = logging.getLogger().level
+        stack.callback(logging.getLogger().setLevel, level)
+        parts = app.assemble(ready, stack)
+        yield Daemon(parts, PolicyDesk(ready, parts.reconciler, parts.store, parts.reload), toml)
+
+
+@pytest.fixture(scope="module")
+def said(daemon: Daemon, folder: Path) -> str:
+    """What the reload says, after which all is looked at."""
+    before = {key: row[3](daemon) for key, row in TABLE.items()}
+    assert not [key for key, row in TABLE.items() if before[key] == row[2]], "what is there before shows nothing"
+    broken = (
+        text(folder, second=True).replace("\n[daemon]\n", "\n[daemon]\ntick_s = 0\n", 1).replace("tick_s = 7\n", "")
+    )
+    daemon.toml.write_text(broken)
+    refused = daemon.desk.reload("test")
+    assert not refused.done
+    assert refused.text.startswith(f"{daemon.toml} has 1 fault:\n  line 3: daemon.tick_s: ")
+    of_daemon = {key: value for key, value in before.items() if key not in OF_FILE}
+    assert {key: TABLE[key][3](daemon) for key in of_daemon} == of_daemon
+    daemon.toml.write_text(text(folder, second=True))
+    taken = daemon.desk.reload("test")
+    assert taken.done, taken.text
+    return taken.text
+
+
+def leaves(model: type[BaseModel], before: str = "", *, waits: bool = False) -> Iterator[tuple[str, bool]]:
+    """Every setting that there can be, and whether it is marked as waiting for a restart."""
+    for name, info in model.model_fields.items():
+        marks = info.json_schema_extra
+        late = waits or (isinstance(marks, dict) and bool(marks.get("restart")))
+        key, kind = f"{before}{name}", info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from leaves(kind, f"{key}.", waits=late)
+        elif name == "pools":
+            yield from leaves(Settings.model_fields[name].annotation.__args__[1], "pools.gpu.", waits=late)  # type: ignore[union-attr]
+        else:
+            yield key, late
+
+
+def test_the_table_has_every_setting_that_does_not_wait() -> None:
+    there = dict(leaves(Settings))
+    assert {key for key, late in there.items() if not late} == TABLE.keys() - {"policies.idle.keep_alive_s"}
+    assert {line.partition(":")[0] for line in WAITING} <= {key for key, late in there.items() if late}
+
+
+@pytest.mark.parametrize("key", TABLE)
+def test_a_reload_puts_it_in_force(daemon: Daemon, said: str, key: str) -> None:
+    _, _, wanted, look = TABLE[key]
+    assert look(daemon) == wanted
+    assert key in said
+
+
+def test_what_waits_is_said_to(said: str) -> None:
+    late = [change for change in said.split("; ") if change.endswith(" (waits for a restart)")]
+    assert sorted(late) == sorted(f"{line} (waits for a restart)" for line in WAITING)
