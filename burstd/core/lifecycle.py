@@ -1,13 +1,15 @@
 """What comes next for each claim, from what is seen. One function a state; the gate's part is in gate.py.
 
 Nothing is ended on an Unavailable: unknown is never taken for gone. An instance counts as gone after two complete
-listings in a row without it, both begun after it should have shown (Progress.absent).
+listings in a row without it, both begun after it should have shown (Progress.absent), where Slurm does not hear its
+node and its shell does not answer; see listing.py for lists that are doubted altogether.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from burstd.core.listing import YOUNG, heard
 from burstd.core.notices import INTERRUPTED, TAKEN_BACK
 from burstd.core.spot import given_up
 from burstd.core.tuning import Tuning
@@ -24,6 +26,7 @@ from burstd.model.plan import (
     NodeDown,
     PowerDown,
     Prove,
+    Reach,
     Register,
     RemoveOrphans,
     Start,
@@ -34,13 +37,15 @@ from burstd.model.snapshot import CloudView, Unavailable
 
 ENDED = "ended"
 """Error of a claim whose machine ended before it was a node, as its cloud says; ``lost``: any other end."""
-YOUNG = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING})
-"""States of claims whose machine is none of Slurm's nodes so far."""
 NOT_SEEN = "proof_timeout"
 """Error of a claim whose machine answers, and is no node in time."""
 ABSENT_TIMES = 2
 ABSENT_S = 10.0
 """While other machines boot listings are a second apart: a cloud that leaves one out gets that long to think better."""
+REACHED_S = 60.0
+"""For so long a shell that did not answer is taken for one that does not."""
+OUTPUT_GONE_S = 600.0
+"""A machine with output that is to be brought home is gone only after lists have lacked it for so long."""
 _OFF = frozenset({"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"})
 """Jobs that Slurm has put on a node with one of these wait for a machine, they do not run on one."""
 
@@ -83,25 +88,30 @@ def _merged(actions: list[Action]) -> list[Action]:
     return [*merged, *rest]
 
 
-def lost(claim: Claim, view: View) -> Move | None:
-    """The machine went without our doing."""
-    seen = view.snapshot.progress.absent.get(claim.id)
-    if seen is None or seen.times < ABSENT_TIMES:
-        return None
+def lost(claim: Claim, view: View) -> list[Action]:
+    """The machine went without our doing: its end, or what is to be found out first."""
+    progress = view.snapshot.progress
+    seen = progress.absent.get(claim.id)
+    if seen is None or seen.times < ABSENT_TIMES or claim.offer.provider in view.doubted:
+        return []
     instance = view.by_claim.get(claim.id)
-    if instance is None and view.now - seen.first < ABSENT_S:
-        return None
+    output = view.kept.get(claim.id)
+    least = OUTPUT_GONE_S if output is not None and output.over else ABSENT_S if instance is None else 0.0
+    if view.now - seen.first < least:
+        return []
+    answers = heard(claim, view.snapshot)
+    if answers or (answers is None and claim.state not in YOUNG):
+        return []
+    if claim.address and progress.silent.get(claim.id, 0.0) < max(seen.first, view.now - REACHED_S):
+        return [] if f"reach:{claim.id}" in progress.busy else [Reach(claim.id)]
     if instance is not None and instance.state is InstanceState.ERROR:
-        # Some run on all the same, and a person may resume one that was stopped: Slurm has the last word.
-        node = view.node(claim.slot)
-        if node is None or node.up:
-            return None
         words = sentence("is in error, and its node is not up", instance.error)
-        return Move(claim.id, claim.state, S.LOST, f"instance {instance.id} {words}", error="lost")
+        return [Move(claim.id, claim.state, S.LOST, f"instance {instance.id} {words}", error="lost")]
     why = instance.error if instance and instance.error else "the cloud lists it no more"
     over = claim.state in YOUNG and instance is not None and instance.state is InstanceState.TERMINATED
     error = ENDED if over else "lost"
-    return Move(claim.id, claim.state, S.LOST, f"instance {claim.instance_id or claim.id} is gone: {why}", error=error)
+    what = f"instance {claim.instance_id or claim.id} is gone: {why}"
+    return [Move(claim.id, claim.state, S.LOST, what, error=error)]
 
 
 def failed(claim: Claim, error: str, reason: str) -> list[Action]:
@@ -111,7 +121,7 @@ def failed(claim: Claim, error: str, reason: str) -> list[Action]:
 
 def _planned(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     del tuning
-    if claim.id in view.snapshot.progress.busy or view.snapshot.paused:
+    if claim.id in view.snapshot.progress.busy or view.snapshot.paused or claim.offer.provider in view.doubted:
         return []
     if claim.pool not in view.snapshot.pools or view.cloud(claim) is None:
         why = "its pool or provider is not configured any more, nothing was launched"
@@ -137,9 +147,12 @@ def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
                  instance_id=instance.id, address=instance.address, offer=_given(claim, instance, cloud))
         ]  # fmt: skip
     if gone := lost(claim, view):
-        return [gone]
+        return gone
     if claim.attempts >= tuning.launch_attempts:
         return failed(claim, "unknown", f"{claim.attempts} launch calls were left without an answer")
+    if claim.offer.provider in view.doubted:
+        # A list that lacks what lives says nothing of what an unanswered call has made.
+        return []
     # The call was written down before it was made: until when it was made only the process that made it knows.
     asked = max(claim.launch_called or claim.since, progress.born)
     settled = not isinstance(cloud.instances, Unavailable) and cloud.listed > asked + cloud.settle_s
@@ -164,7 +177,7 @@ def sentence(text: str, detail: str) -> str:
 
 def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if gone := lost(claim, view):
-        return [gone]
+        return gone
     if claim.pool not in view.snapshot.pools:
         return failed(claim, "pool", f"pool {claim.pool} is not configured any more")
     instance = view.by_claim.get(claim.id)
@@ -184,7 +197,7 @@ def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 
 def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if gone := lost(claim, view):
-        return [gone]
+        return gone
     progress, node = view.snapshot.progress, view.node(claim.slot)
     if claim.id in progress.started and node is not None and node.up and node.address == claim.address:
         return [Move(claim.id, S.PROVING, S.READY, "slurmd registered with Slurm")]
@@ -218,7 +231,7 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 
 def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if gone := lost(claim, view):
-        return [gone]
+        return gone
     node = view.node(claim.slot)
     if claim.id in view.kept:
         return []
@@ -229,14 +242,13 @@ def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 
 def _open(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     del tuning
-    gone = lost(claim, view)
-    return [gone] if gone else []
+    return lost(claim, view)
 
 
 def _closing(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     del tuning
     if gone := lost(claim, view):
-        return [gone]
+        return gone
     node = view.node(claim.slot)
     # The node must be seen idle after the gate came down: until then a job may have got in.
     if view.slurm is None or node is None or claim.slot not in view.gated or view.slurm.read <= claim.since:
@@ -298,6 +310,8 @@ def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if cloud is None or isinstance(cloud.instances, Unavailable) or not _left(claim, view):
         return []
     off = _switch_off(claim, view, tuning)
+    if claim.offer.provider in view.doubted:
+        return off
     instance = view.by_claim.get(claim.id)
     busy = claim.id in view.snapshot.progress.busy
     if instance is not None and not claim.instance_id:

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from burstd.core.images import image_for
+from burstd.core.keeping import Kept
 from burstd.core.lifecycle import advance, failed, lost, sentence
+from burstd.core.listing import doubted
 from burstd.core.offers import candidates, usable_offers, why_none
 from burstd.core.tuning import Tuning
 from burstd.core.view import View, look
@@ -24,6 +26,7 @@ from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.model.storage_node import StoreNode
 
 _OWED = frozenset({T.COLLECTING, T.BRINGING})
+_THERE = frozenset({S.READY, S.OPEN, S.CLOSING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,11 @@ def _alone(snapshot: Snapshot) -> View:
     """The storage nodes as if Slurm had no node at all: nothing of theirs waits for Slurm."""
     pools = {node.pool.name: node.pool for node in snapshot.store_nodes if node.pool.rules}
     nowhere = SlurmView((), {}, (), read=snapshot.now)
-    return look(replace(snapshot, claims=snapshot.storage, pools=pools, slurm=nowhere, bound={}, data={}), "")
+    alone = replace(snapshot, claims=snapshot.storage, pools=pools, slurm=nowhere, bound={}, data={})
+    owing = {slot for node in snapshot.store_nodes if node.keep for slot in node.pool.slots}
+    here = [c for c in snapshot.storage if c.slot in owing and c.state in _THERE]
+    held = {c.id: Kept(c, "", over=True, ended=snapshot.now, until=float("inf")) for c in here}
+    return replace(look(alone, ""), doubted=doubted(snapshot), kept=held)
 
 
 def _only(view: View, claims: Iterable[Claim]) -> View:
@@ -130,7 +137,7 @@ def _step(claim: Claim, view: View, node: StoreNode | None, tuning: Tuning) -> l
 
 def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if gone := lost(claim, view):
-        return [gone]
+        return gone
     progress = view.snapshot.progress
     if claim.id in progress.proved:
         return [Move(claim.id, S.PROVING, S.READY, "ssh answers and its folder is there")]

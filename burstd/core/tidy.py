@@ -5,6 +5,8 @@ from __future__ import annotations
 from burstd.core.tuning import Tuning
 from burstd.core.view import View
 from burstd.model.claim import Cause
+from burstd.model.data import OUTPUT_ON_NODES
+from burstd.model.instance import TAG_SLOT, Instance
 from burstd.model.job import Job, JobState
 from burstd.model.node import Node
 from burstd.model.plan import Action, PowerDown, RemoveOrphans
@@ -86,7 +88,9 @@ def reset_slots(view: View, tuning: Tuning) -> list[Action]:
 def remove_orphans(snapshot: Snapshot, view: View, tuning: Tuning) -> list[Action]:
     """What bears our tag, has no live claim, was seen twice and is older than the grace period.
 
-    A machine on whose address Slurm has a busy node is left alone, whatever the record says: a job runs there.
+    Left alone, whatever the record says: a machine whose node is busy, or has output that is to be brought home (its
+    node by its address, or by its tag where no machine on record is behind that node), what hangs on such a machine,
+    and all of a cloud whose list is doubted.
     """
     strays = snapshot.progress.strays
 
@@ -94,14 +98,28 @@ def remove_orphans(snapshot: Snapshot, view: View, tuning: Tuning) -> list[Actio
         seen = strays.get(f"{provider}/{thing}")
         return seen is not None and seen.times >= ORPHAN_TIMES and snapshot.now - seen.first >= tuning.orphan_grace_s
 
-    at_work = {n.address for n in view.slurm.nodes.values() if n.busy} if view.slurm else None
+    if view.slurm is None:
+        return []
+    owing = {node for data in snapshot.data.values() if data.state in OUTPUT_ON_NODES for node in data.nodes}
+    needed = [n for n in view.slurm.nodes.values() if n.busy or n.name in owing]
+    addresses = {n.address for n in needed}
+    # A list may say any address; behind a node that has its machine on record there is no other.
+    slots = {n.name for n in needed if (c := view.claimed.get(n.name)) is None or c.address != n.address}
+
+    def spared(instance: Instance) -> bool:
+        return instance.address in addresses or instance.tags.get(TAG_SLOT, "") in slots
+
     actions: list[Action] = []
     for name, cloud in snapshot.clouds.items():
-        if isinstance(cloud.instances, Unavailable) or at_work is None:
+        if isinstance(cloud.instances, Unavailable) or name in view.doubted:
             continue
-        instances = tuple(i for i in cloud.instances if ripe(name, i.id) and i.address not in at_work)
+        instances = tuple(i for i in cloud.instances if ripe(name, i.id) and not spared(i))
         rest = () if isinstance(cloud.leftovers, Unavailable) else cloud.leftovers
-        leftovers = tuple(left for left in rest if not left.attached_to and ripe(name, left.id))
+        # A volume may be shown as loose, and be a spared machine's all the same.
+        held = {i.claim_id for i in cloud.instances if i.claim_id and not i.state.ended and spared(i)}
+        leftovers = tuple(
+            left for left in rest if not left.attached_to and left.claim_id not in held and ripe(name, left.id)
+        )
         if instances or leftovers:
             actions.append(RemoveOrphans(name, instances, leftovers, "it bears our tag and has no claim"))
     return actions

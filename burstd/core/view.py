@@ -8,6 +8,7 @@ from functools import cache, partial
 
 from burstd.core.demand import task_ids
 from burstd.core.keeping import KEEP_S, Kept, kept
+from burstd.core.listing import Doubt, doubted
 from burstd.core.notices import Told, told_of
 from burstd.core.ownership import Ownership
 from burstd.model.claim import Claim
@@ -43,6 +44,8 @@ class View:
     """Live claims by slot."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
     """Claims whose machine holds output of a job."""
+    doubted: Mapping[str, Doubt] = field(default_factory=dict)
+    """Providers whose lists are not believed now."""
 
     @property
     def now(self) -> float:
@@ -91,7 +94,8 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
                 # Of two instances with one claim the recorded one counts, else one that lives; the other is a stray.
                 owner = ownership.claim_of(instance)
                 known, mine = by_claim.get(owner), recorded.get(owner)
-                if owner and (known is None or instance.id == mine or (known.state.ended and known.id != mine)):
+                better = instance.id == mine and (known is None or known.id != mine or known.state.ended)
+                if owner and (known is None or better or (known.state.ended and known.id != mine)):
                     by_claim[owner] = instance
         if not isinstance(cloud.leftovers, Unavailable):
             for leftover in cloud.leftovers:
@@ -111,6 +115,7 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
         slots=frozenset(slot for slot in every if slurm and slot in slurm.nodes),
         claimed={claim.slot: claim for claim in snapshot.claims},
         kept=kept(snapshot, keep_s),
+        doubted=doubted(snapshot),
     )
 
 

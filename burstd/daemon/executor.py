@@ -12,7 +12,8 @@ from itertools import groupby
 
 import structlog
 
-from burstd.core.lifecycle import NOT_SEEN, YOUNG
+from burstd.core.lifecycle import NOT_SEEN
+from burstd.core.listing import YOUNG
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
@@ -37,6 +38,7 @@ from burstd.model.plan import (
     Plan,
     PowerDown,
     Prove,
+    Reach,
     Register,
     RemoveOrphans,
     Requeue,
@@ -59,6 +61,8 @@ log = structlog.get_logger(__name__)
 
 
 REGISTER_EVERY_S = 2.0
+REACH_EVERY_S = 30.0
+"""A machine that lists lack, and that answers, is reached for again after this pause."""
 
 
 class Executor:
@@ -120,6 +124,8 @@ class Executor:
                 return self._learn(action)
             case Prove():
                 return self._prove(action)
+            case Reach():
+                return self._reach(action)
             case Start():
                 return self._start(action)
             case Terminate():
@@ -262,6 +268,7 @@ class Executor:
             self._trust.proved(claim)
         if action.new is S.GONE:
             self._memory.ended.discard(claim.id)
+            self._memory.silent.pop(claim.id, None)
         if action.new not in (S.PROVING, S.BOOTING):
             self._memory.forget_proof(claim.id)
         return 1
@@ -299,6 +306,27 @@ class Executor:
             self._node_failed(claim, result)
 
         self._workers.submit("nodes", work, done)
+        return 0
+
+    def _reach(self, action: Reach) -> int:
+        claim, key = self._store.claim(action.claim_id), f"reach:{action.claim_id}"
+        if key in self._memory.calling:
+            return 0
+        self._memory.calling.add(key)
+
+        def done(result: Exception | None) -> None:
+            self._memory.calling.discard(key)
+            now = self._clock.now()
+            if isinstance(result, NodeNotReady):
+                self._memory.silent[claim.id] = now
+                return
+            # It answers, or nobody can tell: what cannot be told is not taken for gone.
+            self._memory.silent.pop(claim.id, None)
+            self._memory.rest(key, now, REACH_EVERY_S)
+            if result is not None:
+                log.error("machine could not be reached for", claim=claim.id, slot=claim.slot, exc_info=result)
+
+        self._workers.submit("nodes", lambda: self._prover.reach(claim), done)
         return 0
 
     def _reached(self, claim_id: str) -> None:

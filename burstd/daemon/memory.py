@@ -35,6 +35,8 @@ class Memory:
     """What a claim's machine said when it was not ready, for the day when its time is over."""
     last_cause: dict[str, str] = field(default_factory=dict)
     """The word for it, where it is the machine's own fault."""
+    silent: dict[str, float] = field(default_factory=dict)
+    """When machines that lists lack were reached for in vain."""
     registered: dict[str, float] = field(default_factory=dict)
     """When Slurm was last told a slot's address."""
     tidied: dict[str, float] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class Memory:
             proved=frozenset(self.proved),
             started=dict(self.started),
             absent=dict(observer.absent),
+            silent=dict(self.silent),
             strays=dict(observer.strays),
             tidied=dict(self.tidied),
             bound_since=dict(self.bound_since),

@@ -108,6 +108,8 @@ class Observer:
         self._slurm: SlurmView | Unavailable = never
         self._last_busy: dict[str, float] = {}
         """When each node was last seen with a job on it, in burstd's time."""
+        self._shown: set[str] = set()
+        """Claims whose machine a list has shown."""
         self.absent: dict[str, Sighting] = {}
         self.strays: dict[str, Sighting] = {}
 
@@ -275,6 +277,8 @@ class Observer:
             ownership.claim_of(i) for i in listing.instances
             if not i.state.ended and i.state is not InstanceState.ERROR
         }  # fmt: skip
+        listed = {ownership.claim_of(i) for i in listing.instances}
+        self._shown = (self._shown | alive) & claims.keys()
         for claim in claims.values():
             if claim.offer.provider != name:
                 continue
@@ -283,7 +287,9 @@ class Observer:
             # Before it was a node, one in error is a launch that the cloud refuses late.
             there = claim.id in (sound if claim.state in _NODES else alive)
             # A launch without an answer is absent by right until it was asked for again.
-            if there or not due or (claim.state is S.LAUNCHING and not claim.instance_id):
+            late = claim.state not in _NODES and claim.id not in self._shown | listed
+            # A list may lag by minutes: a new machine that it has never shown is waited for while it may boot.
+            if there or not due or late or (claim.state is S.LAUNCHING and not claim.instance_id):
                 self.absent.pop(claim.id, None)
             else:
                 self.absent[claim.id] = _again(self.absent.get(claim.id), view.listed)

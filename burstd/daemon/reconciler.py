@@ -13,6 +13,7 @@ from burstd.core.chain import make_target
 from burstd.core.covered import covered_since, tried_since
 from burstd.core.decide import Decider, decide
 from burstd.core.inputs import booted
+from burstd.core.listing import closed_to_launches, listing_alarms
 from burstd.core.outlook import outlooks
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
@@ -203,6 +204,7 @@ class Reconciler:
         ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
         failed += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         failed += self._stage.alarms() if self._stage is not None else []
+        failed += listing_alarms(snapshot)
         failed += storage_alarms(snapshot)
         failed += self._notices.alarms()
         failed += self._images.alarms()
@@ -232,7 +234,7 @@ class Reconciler:
             bound = {r.job_id: r.nodes for r in slurm.reservations if r.job_id}
             for job_id in bound:
                 self._memory.bound_since.setdefault(job_id, now)
-        return Snapshot(
+        snapshot = Snapshot(
             now=now,
             cluster=self._cluster,
             pools=self.rules.pools,
@@ -255,6 +257,7 @@ class Reconciler:
             gone=self._store.gone(now - HOUR_S),
             history=self._past.history(),
         )
+        return replace(snapshot, breakers=(*snapshot.breakers, *closed_to_launches(snapshot)))
 
     def preview(self) -> tuple[Snapshot, Plan]:
         """What the next loop would do; does nothing."""

@@ -9,6 +9,7 @@ from enum import StrEnum
 TAG_CLUSTER = "burstd-cluster"
 TAG_CLAIM = "burstd-claim"
 TAG_BATCH = "burstd-batch"
+TAG_SLOT = "burstd-slot"
 
 
 class InstanceState(StrEnum):

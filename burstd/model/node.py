@@ -57,6 +57,13 @@ class Node:
         }  # fmt: skip
 
     @property
+    def answers(self) -> bool:
+        """slurmctld hears its slurmd: it is registered, not silent, and not being powered up or down."""
+        return self.state in ("IDLE", "ALLOCATED", "MIXED") and not self.flags & {
+            "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "NOT_RESPONDING",
+        }  # fmt: skip
+
+    @property
     def drained(self) -> bool:
         """Somebody (a person or a health check) keeps new jobs off it, by draining it or setting it down."""
         return "DRAIN" in self.flags

@@ -68,6 +68,13 @@ class Learn:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """Find out whether a machine that lists lack answers all the same."""
+
+    claim_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prove:
     """Reach the machine, check it, hand over secrets."""
 
@@ -217,6 +224,7 @@ Action = (
     | Move
     | Learn
     | Prove
+    | Reach
     | Register
     | Start
     | SetGate

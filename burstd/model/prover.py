@@ -28,6 +28,10 @@ class Prover(Protocol):
         """
         ...
 
+    def reach(self, claim: Claim) -> None:
+        """Returns once the claim's own machine answers, whatever it says. Raises NodeNotReady where it does not."""
+        ...
+
     def keep(self, claim_ids: Collection[str]) -> None:
         """Forgets what was learned of the machines of all claims but these, which live."""
         ...

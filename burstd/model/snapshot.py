@@ -120,6 +120,8 @@ class Progress:
     """Claims in PROVING whose slurmd was started, and when."""
     absent: Mapping[str, Sighting] = field(default_factory=dict)
     """Claims whose instance was missing, or listed as ended, in complete listings begun after it should show."""
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Claims whose machine was reached for because lists lack it, and when it last did not answer."""
     strays: Mapping[str, Sighting] = field(default_factory=dict)
     """Instances and leftovers (``provider/id``) with our tag and without a live claim."""
     tidied: Mapping[str, float] = field(default_factory=dict)

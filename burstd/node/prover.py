@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from burstd.model.claim import Claim
-from burstd.model.errors import NodeRefused, ProviderError
+from burstd.model.errors import NodeNotReady, NodeRefused, ProviderError
 from burstd.model.offer import Pool
 from burstd.model.shell import Shell
 from burstd.node.checks import Expected, Failure, reference, version
-from burstd.node.errors import ClockNotSet, HeadNotReady, HostKeyUnknown, HostKeyUnobtainable, NotReachable, Unlike
+from burstd.node.errors import (
+    ClockNotSet,
+    HeadNotReady,
+    HostKeyMismatch,
+    HostKeyUnknown,
+    HostKeyUnobtainable,
+    NotReachable,
+    Unlike,
+)
 from burstd.node.hostkeys import HostKeys, Pins, Trust, keys_of_console
 from burstd.node.prove import NVIDIA, ProofRequest, prove, start
 
@@ -104,6 +112,20 @@ class NodeProver:
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
             options=site.slurmd_options, command=site.start_command, watch=watch,
         )  # fmt: skip
+
+    def reach(self, claim: Claim) -> None:
+        """See ``Prover.reach``. Another machine that answers at the address, with another host key, is not the claim's.
+
+        Raises KeyUnusable as well.
+        """
+        try:
+            self._connect(claim, None).close()
+        except HostKeyMismatch as error:
+            raise NotReachable(f"another machine answers at {claim.address}: {error}") from error
+        except NotReachable:
+            raise
+        except (NodeNotReady, NodeRefused):
+            return
 
     def connect(self, claim: Claim) -> Shell:
         """A way into the machine of a claim that was proved. Raises NodeNotReady, NodeRefused."""

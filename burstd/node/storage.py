@@ -79,6 +79,10 @@ class StorageProver:
         """See Prover. A storage node has no slurmd."""
         self._nodes.start(claim, pool, watch)
 
+    def reach(self, claim: Claim) -> None:
+        """See Prover."""
+        self._nodes.reach(claim)
+
     def keep(self, claim_ids: Collection[str]) -> None:
         """See Prover. Keys of machines that are gone go too."""
         self._nodes.keep(claim_ids)

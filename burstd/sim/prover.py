@@ -30,5 +30,9 @@ class SimProver:
         del pool
         self._machines.start_slurmd(self._machines.reach(claim.address), claim.slot, watch=bool(watch))
 
+    def reach(self, claim: Claim) -> None:
+        """See Prover."""
+        self._machines.reach(claim.address)
+
     def keep(self, claim_ids: Collection[str]) -> None:
         """See Prover. Nothing was learned."""

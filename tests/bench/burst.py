@@ -173,6 +173,9 @@ class Simulated:
         """slurmd registers with the next ``tick``."""
         self._started.put((claim.slot, claim.address))
 
+    def reach(self, claim: Claim) -> None:
+        """Every machine answers."""
+
     def keep(self, claim_ids: Collection[str]) -> None:
         """Nothing was learned."""
 

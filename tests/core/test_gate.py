@@ -268,6 +268,8 @@ def test_orphans_go_after_two_sightings_and_the_grace_period() -> None:
 def test_an_orphan_on_which_a_job_runs_is_left_alone() -> None:
     lone = Instance("i9", "sky", InstanceState.RUNNING, "old", address="a-cl3")
     working = {"cl3": up("cl3", state="ALLOCATED", cpus_allocated=4)}
-    [step] = stray((lone,), Sighting(2, NOW - 121), nodes=working)
+    assert stray((lone,), Sighting(2, NOW - 121), nodes=working) == [], "what hangs on it stays as well"
+    other = Instance("i8", "sky", InstanceState.RUNNING, "older", address="a-cl2")
+    [step] = stray((lone, other), Sighting(2, NOW - 121), nodes=working)
     assert isinstance(step, RemoveOrphans)
-    assert step.instances == ()
+    assert (step.instances, step.leftovers) == ((other,), ())

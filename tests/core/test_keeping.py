@@ -73,7 +73,12 @@ ENDING = claim("cpu1", S.TERMINATING, address="a1", instance_id="i1")
 DOWN: dict[str, Any] = {"nodes": (Node("cpu1", "DOWN", address="a1"),)}
 AT_WORK: dict[str, Any] = {"nodes": (Node("cpu1", "MIXED", cpus=4, cpus_allocated=1, address="a1"),)}
 CEILING: dict[str, Any] = {"pins": (Pin("cpu", 0, "ceiling", None, "root", NOW),)}
-LOST: dict[str, Any] = {"progress": Progress(absent={OPEN.id: Sighting(2, NOW - 60)})}
+
+
+def lost(since_s: float) -> dict[str, Any]:
+    """Neither lists nor Slurm nor a shell has the machine."""
+    progress = Progress(absent={OPEN.id: Sighting(2, NOW - since_s)}, silent={OPEN.id: NOW})
+    return {"progress": progress, "nodes": (Node("cpu1", "IDLE", frozenset({"NOT_RESPONDING"}), address="a1"),)}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,9 @@ LOST: dict[str, Any] = {"progress": Progress(absent={OPEN.id: Sighting(2, NOW - 
         ("an administrator holds the slot", OPEN, held(), {"held_slots": frozenset({"cpu1"})}, ["close"]),
         ("an administrator scales to none", OPEN, held(), CEILING, ["close"]),
         ("down in Slurm", OPEN, held(), DOWN, ["close"]),
-        ("the machine is gone", OPEN, held(), LOST, ["lost"]),
+        ("the machine is gone", OPEN, {}, lost(60), ["lost"]),
+        ("the machine seems gone, with output", OPEN, held(), lost(599), []),
+        ("the machine is gone, with output", OPEN, held(), lost(601), ["lost"]),
         ("closed, with nothing of anybody", CLOSING, {}, {}, ["power down"]),
         ("closed", CLOSING, held(), {}, []),
         ("closed and down", CLOSING, held(), DOWN, []),

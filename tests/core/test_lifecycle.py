@@ -63,6 +63,8 @@ def seen(
     **progress: Any,
 ) -> list[Action]:
     job = Job("7", "ada", JobState.PENDING if waits else JobState.RUNNING, ("burst",), NOW - 200)
+    if "absent" in progress:
+        progress.setdefault("silent", {"c1": NOW})
     gate = (Reservation("burstd", frozenset({"cl1"})),) if gated else ()
     nodes = {"cl1": node or globals()["node"](flags=OFF, address="cl1")}
     snapshot = Snapshot(
@@ -81,6 +83,7 @@ def seen(
 
 TWICE = {"c1": Sighting(2, NOW - 30)}
 ONCE = {"c1": Sighting(1, NOW - 3)}
+SILENT = frozenset({"CLOUD", "NOT_RESPONDING"})
 NONE: list[str] = []
 ENDED: dict[str, Any] = {"ended": frozenset({"c1"})}
 
@@ -213,7 +216,28 @@ def told(actions: list[Action]) -> list[str]:
             {},
             NONE,
         ),
-        ("an open one whose machine is gone", claim(S.OPEN), {"absent": TWICE, "node": node()}, ["Move:lost"]),
+        ("an open one that a list lacks and Slurm hears", claim(S.OPEN), {"absent": TWICE, "node": node()}, NONE),
+        ("nor while Slurm is silent", claim(S.OPEN), {"absent": TWICE, "slurm_up": False}, NONE),
+        ("one that neither has", claim(S.OPEN), {"absent": TWICE, "node": node(flags=SILENT)}, ["Move:lost"]),
+        (
+            "is reached for first",
+            claim(S.OPEN),
+            {"absent": TWICE, "node": node(flags=SILENT), "silent": {}},
+            ["Reach"],
+        ),
+        (
+            "and again where that was before",
+            claim(S.OPEN),
+            {"absent": TWICE, "node": node(flags=SILENT), "silent": {"c1": NOW - 31}},
+            ["Reach"],
+        ),
+        (
+            "and waited for",
+            claim(S.OPEN),
+            {"absent": TWICE, "node": node(flags=SILENT), "silent": {}, "busy": frozenset({"reach:c1"})},
+            NONE,
+        ),
+        ("another machine behind the name", claim(S.OPEN), {"absent": TWICE, "node": node(address="x")}, ["Move:lost"]),
         ("an open one is left alone", claim(S.OPEN), {"instances": (instance(),), "node": node()}, NONE),
         *(
             (

@@ -110,6 +110,12 @@ def test_on_hold_nothing_is_launched_and_nothing_ended() -> None:
     assert moves(seen(storage(C.OPEN), wants=node(), paused="looking")) == []
 
 
+def gone(times: int, since_s: float, *, silent: bool = True) -> Progress:
+    """Lists lack the storage node; ``silent``: so does its shell."""
+    heard = {"c-storage-near": NOW} if silent else {}
+    return Progress(absent={"c-storage-near": Sighting(times, NOW - since_s)}, silent=heard)
+
+
 @pytest.mark.parametrize(
     ("state", "wants", "progress", "expected"),
     [
@@ -122,9 +128,12 @@ def test_on_hold_nothing_is_launched_and_nothing_ended() -> None:
         (C.CLOSING, node(start="x"), Progress(), [(C.CLOSING, C.READY)]),
         (C.FAILED, node(start="x"), Progress(), [(C.FAILED, C.TERMINATING)]),
         (C.LOST, node(start="x"), Progress(), [(C.LOST, C.TERMINATING)]),
-        (C.OPEN, node(keep="x"), Progress(absent={"c-storage-near": Sighting(2, NOW - 20)}), [(C.OPEN, C.LOST)]),
-        (C.OPEN, node(keep="x"), Progress(absent={"c-storage-near": Sighting(1, NOW - 20)}), []),
-        (C.PROVING, node(), Progress(absent={"c-storage-near": Sighting(2, NOW - 20)}), [(C.PROVING, C.LOST)]),
+        (C.OPEN, node(start="x"), gone(2, 20), [(C.OPEN, C.LOST)]),
+        (C.OPEN, node(start="x"), gone(2, 20, silent=False), []),
+        (C.OPEN, node(keep="x"), gone(2, 20), []),
+        (C.OPEN, node(keep="x"), gone(9, 601), [(C.OPEN, C.LOST)]),
+        (C.OPEN, node(start="x"), gone(1, 20), []),
+        (C.PROVING, node(), gone(2, 20), [(C.PROVING, C.LOST)]),
     ],
 )
 def test_the_steps_of_its_life(

@@ -122,17 +122,28 @@ def test_one_listing_without_a_machine_that_lives_means_nothing(tmp_path: Path, 
     assert w.slurm.job(job).restarts == 0
 
 
-def test_a_machine_that_a_cloud_denies_is_ended_for_good_and_its_job_runs_elsewhere(
-    tmp_path: Path, template: Path
-) -> None:
+def test_a_machine_that_a_cloud_denies_and_that_works_is_kept_and_told_of(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="sim")
+    job = w.slurm.submit(JobSpec(run_s=900))
+    claim = running(w, job)
+    w.kits["alpha"].misreport(claim.instance_id, "omitted")
+    w.run(400)
+    assert (w.states(job), w.claim_on(claim.slot).id) == ([RUNNING], claim.id)
+    assert w.reconciler is not None
+    assert f"the list of alpha has lacked the machine of {claim.slot}" in w.reconciler.alarm
+    ends_well(w, job)
+    assert w.slurm.job(job).restarts == 0
+
+
+def test_a_machine_that_a_cloud_denies_and_a_person_sets_down_is_ended_for_good(tmp_path: Path, template: Path) -> None:
     w = World(tmp_path, template=template, alpha="sim")
     job = w.slurm.submit(JOB)
     claim = running(w, job)
-    w.exempt.add(claim.instance_id)
     w.kits["alpha"].misreport(claim.instance_id, "omitted")
-    until(w, lambda: w.states(job) == [PENDING], 120)
-    until(w, lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 60)
-    assert running(w, job, 200).id != claim.id
+    w.run(60)
+    w.slurm.down([claim.slot], "burstd: gone")
+    until(w, lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 120)
+    assert running(w, job, 300).id != claim.id
     ends_well(w, job)
 
 

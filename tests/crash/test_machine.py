@@ -30,6 +30,7 @@ from policies import budget
 from tests.crash.clouds import FAULTS
 from tests.crash.workers import Delay
 from tests.crash.world import ADMINS, SLOTS, World, memory_folder
+from tests.doubles.lying_cloud import ALL
 
 pytestmark = pytest.mark.crash
 
@@ -171,8 +172,13 @@ class Crashes(RuleBasedStateMachine):
             kit.lose(one.id)
         elif kind in ("taken", "hint"):
             kit.take_back(one.id, 20.0 * which if kind == "taken" else None)
-        elif kit.misreport(one.id, kind):  # For as long as nothing heals it.
-            self.world.exempt.add(one.id)
+        else:
+            kit.misreport(one.id, kind)
+
+    @rule(cloud=clouds, lie=st.sampled_from(["", *ALL]))
+    def lie(self, cloud: str, lie: str) -> None:
+        if cloud in self.world.liars:
+            self.world.liars[cloud].lie = lie
 
     @rule(
         lane=st.sampled_from(["alpha", "beta", "alpha:list", "beta:list", "nodes"]),

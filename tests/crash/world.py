@@ -29,6 +29,7 @@ from burstd.store import Store, replay
 from tests.crash.clouds import CLUSTER, CPU, GPU, CloudKit, Made, SandboxKit, SimKit
 from tests.crash.faults import Bomb, Crash, Disk, Line, dying_calls, slurm_that_may_die, store_that_may_die
 from tests.crash.workers import Delay, QueuedWorkers
+from tests.doubles.lying_cloud import LyingCloud
 
 ADMINS = "looks bad"
 """The reason that administrators give."""
@@ -114,6 +115,7 @@ class World:
                 self.kits["alpha"] = self._sim("alpha", Idempotency.TOKEN, lag_s, (3, 2), prices, batches=True)
             case _:
                 pass
+        self.liars = {name: LyingCloud(kit.provider) for name, kit in self.kits.items()}
         self.bomb, self.disk, self.line = Bomb(), Disk(), Line(self.clock)
         self.delays: dict[str, Delay] = {}
         """How slow the lanes of the workers are: ``alpha``, ``alpha:list``, ``nodes``."""
@@ -180,7 +182,7 @@ class World:
             store=store_that_may_die(self._store, self.bomb, self.disk),
             scheduler=slurm_that_may_die(self.slurm, self.bomb, self.line),
             providers={
-                n: dying_calls(k.provider, self.bomb, n, _PROVIDER_CALLS, self.calls) for n, k in self.kits.items()
+                n: dying_calls(liar, self.bomb, n, _PROVIDER_CALLS, self.calls) for n, liar in self.liars.items()
             },
             prover=dying_calls(SimProver(self.machines), self.bomb, "prover", _PROVER_CALLS, self.calls),
             workers=self.workers,
@@ -332,6 +334,8 @@ class World:
         """Every fault is over, nobody holds anything back, and burstd runs."""
         for kit in self.kits.values():
             kit.heal()
+        for liar in self.liars.values():
+            liar.lie = ""
         self.bomb.disarm()
         self.delays.clear()
         self.disk.writes_left = None

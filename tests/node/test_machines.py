@@ -108,6 +108,9 @@ def test_a_machine_becomes_a_node_and_every_step_may_be_repeated(bench: Bench, b
 
     # The next try has forgotten everything but the pin: no console is asked any more.
     bench.prove(claim, None)
+    bench.prover().reach(claim)
+    with pytest.raises(NotReachable):
+        bench.prover().reach(replace(claim, address="10.77.1.250"))
     assert pids(box, "munged") == munged
 
     cluster.sh("scontrol update nodename=cl1 state=power_up && scontrol update nodename=cl1 nodeaddr=10.77.1.1")

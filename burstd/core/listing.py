@@ -1,0 +1,117 @@
+"""What a cloud's list is worth. No machine is ended because a list lacks it: a second source must say that it is gone.
+
+A node that Slurm hears, and a machine whose shell answers, live, whatever a list says. Where many vanish together the
+list is doubted: nothing is launched or ended in that cloud until it shows them again, or Slurm has their nodes down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.instance import InstanceState
+from burstd.model.snapshot import Breaker, SlurmView, Snapshot, Unavailable
+
+CAUSE = "list"
+"""Of the breaker that keeps launches off a cloud whose list is doubted."""
+MANY = 2
+SHARE = 4
+"""So many machines, and one in so many of those that a list should show, are not lost in one moment."""
+LONG_S = 300.0
+"""Slurm takes up to a third of SlurmdTimeout to miss a node; a list that is contradicted for longer is an alarm."""
+YOUNG = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING})
+"""States of claims whose machine is none of Slurm's nodes so far."""
+_LISTED = YOUNG | {S.READY, S.OPEN, S.CLOSING}
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A list that lacks ``slots`` out of so many machines, which nothing else says are gone."""
+
+    provider: str
+    slots: tuple[str, ...]
+    expected: int
+
+    def __str__(self) -> str:
+        return (
+            f"the list of {self.provider} lacks {len(self.slots)} of {self.expected} machines that nothing else says "
+            f"are gone ({_some(self.slots)}): nothing is launched or ended there until it shows them, or their nodes "
+            "are set down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
+        )
+
+
+def doubted(snapshot: Snapshot) -> dict[str, Doubt]:
+    """By provider, the lists that are not believed now."""
+    if not snapshot.progress.absent:
+        return {}
+    ended = {
+        instance.id
+        for cloud in snapshot.clouds.values()
+        if not isinstance(cloud.instances, Unavailable)
+        for instance in cloud.instances
+        if instance.state is InstanceState.TERMINATED
+    }
+    expected: dict[str, int] = {}
+    lacking: dict[str, list[str]] = {}
+    for claim in {c.id: c for c in (*snapshot.claims, *snapshot.storage)}.values():
+        if claim.state not in _LISTED or not claim.instance_id:
+            continue
+        name = claim.offer.provider
+        expected[name] = expected.get(name, 0) + 1
+        # Of a machine that is no node yet the cloud's word that it has ended is taken: nothing but a boot is lost.
+        if not confirmed(claim, snapshot) and not (claim.state in YOUNG and claim.instance_id in ended):
+            lacking.setdefault(name, []).append(claim.slot)
+    return {
+        name: Doubt(name, tuple(slots), expected[name])
+        for name, slots in lacking.items()
+        if len(slots) >= MANY and len(slots) * SHARE >= expected[name]
+    }
+
+
+def confirmed(claim: Claim, snapshot: Snapshot) -> bool:
+    """True where the machine is not missing in lists, or Slurm does not hear its node either."""
+    if claim.id not in snapshot.progress.absent:
+        return True
+    if claim in snapshot.storage:
+        return claim.id in snapshot.progress.silent
+    return claim.state not in YOUNG and heard(claim, snapshot) is False
+
+
+def heard(claim: Claim, snapshot: Snapshot) -> bool | None:
+    """Whether Slurm hears the node on the claim's machine; None: Slurm cannot be read."""
+    if not isinstance(snapshot.slurm, SlurmView):
+        return None
+    node = snapshot.slurm.nodes.get(claim.slot)
+    return node is not None and node.answers and (not claim.address or node.address == claim.address)
+
+
+def closed_to_launches(snapshot: Snapshot) -> tuple[Breaker, ...]:
+    """A breaker for each cloud whose list is doubted: policies, offers and explanations treat it as any other."""
+    return tuple(
+        Breaker(f"{name.replace('/', '%2F')}/*/*/*/*", CAUSE, 1, snapshot.now + LONG_S, str(doubt))
+        for name, doubt in doubted(snapshot).items()
+    )
+
+
+def listing_alarms(snapshot: Snapshot) -> list[str]:
+    """Sentences on lists that are contradicted: by many machines at once, or by one for long."""
+    doubts = doubted(snapshot)
+    alarms = [str(doubt) for doubt in doubts.values()]
+    long: dict[str, list[str]] = {}
+    for claim in (*snapshot.claims, *snapshot.storage):
+        seen = snapshot.progress.absent.get(claim.id)
+        if seen is not None and claim.offer.provider not in doubts and snapshot.now - seen.first > LONG_S:
+            long.setdefault(claim.offer.provider, []).append(claim.slot)
+    alarms += [
+        f"the list of {name} has lacked the machine of {_some(slots)} for minutes, and Slurm or its shell still "
+        "answers: it is kept. If it is gone, set its node down in Slurm"
+        for name, slots in long.items()
+    ]
+    return alarms
+
+
+def _some(slots: list[str] | tuple[str, ...]) -> str:
+    more = f" and {len(slots) - _SHOWN} more" if len(slots) > _SHOWN else ""
+    return f"{', '.join(sorted(slots)[:_SHOWN])}{more}"
