@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from burstd.data.admission import admitted
 from burstd.data.hands import Facts, Hand, HandError, printable
 from burstd.data.manifest import Entry, ManifestDamaged, decode
 from burstd.data.object_hands import scheme
@@ -80,14 +81,16 @@ class Bringer:
         taken: Callable[[str], str] = lambda path: path,
         brought: Callable[[Brought], None] = lambda _brought: None,
         moved: Callable[[int], None] = lambda _size: None,
+        left_out: Callable[[str], None] = lambda _sentence: None,
         cancelled: threading.Event,
     ) -> int:
         """Makes the tree below ``root`` (which is made too), or its single file as ``root/name``; returns its bytes.
 
-        ``taken`` gives the path under which an entry goes (another where the name is taken); ``brought`` hears of each
-        file, ``moved`` of bytes. May be repeated: files that are there with the content, mode and time of the tree's
-        are left, unfinished ones of this job removed. Raises HandError, StagerError (ObjectDamaged), ManifestDamaged,
-        Stopped.
+        What is admitted says burstd.data.admission; ``left_out`` hears of what is not. ``taken`` gives the path under
+        which an entry goes (another where the name is taken); ``brought`` hears of each file, ``moved`` of bytes.
+
+        May be repeated: files that are there with the content, mode and time of the tree's are left, unfinished ones
+        of this job removed. Raises HandError, StagerError (ObjectDamaged), ManifestDamaged, Stopped.
         """
         total = 0
         directories: list[tuple[str, int, int]] = []
@@ -95,7 +98,8 @@ class Bringer:
         with Fetched(self._fetch, tree.prefix, self._where) as objects:
             batch: list[Entry] = []
             held = 0
-            for entry in decode(bytes(view) for _, view in objects.each(tree.manifest)):
+            listed = decode(bytes(view) for _, view in objects.each(tree.manifest))
+            for entry in admitted(listed, tree, named=bool(name), left_out=left_out):
                 if cancelled.is_set():
                     raise Stopped("it was told to stop")
                 # Small groups of one kind keep the order in which entries depend on each other.

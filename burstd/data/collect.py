@@ -16,6 +16,7 @@ from burstd.model.stager import StagerError, StoreSpaceGone
 
 LANES = 4
 _MISSING = 100
+_WARNINGS = 1000
 
 
 class Putting:
@@ -102,7 +103,7 @@ def collect(request: Message, user: UserSide, transport: Transport, progress: Ca
             {"pattern": pattern, **gather({"base": f"{folder.path}/out", "pattern": pattern})}
             for pattern in request["patterns"]
         ]
-        files = gather({"files": request["files"]}) if request["files"] else None
+        files = [gather({"file": path}) for path in request["files"]]
         # In the store too: nothing of this may be forgotten before the manifest at the destination tells it.
         lost = gather({"missing": missing[:_MISSING]}) if missing else None
     except AgentFault as fault:
@@ -110,10 +111,9 @@ def collect(request: Message, user: UserSide, transport: Transport, progress: Ca
         raise (putting.fault or fault) if fault.kind == STOPPED else fault from None
     finally:
         putting.close()
-    if files is not None and not files["entries"]:
-        files = None
     seconds = round(time.monotonic() - began, 3)
     return {
-        "trees": trees, "files": files, "missing": lost, "sent": putting.sent, "seconds": seconds,
-        "warnings": warnings,
+        "trees": trees, "files": [tree if tree["entries"] else None for tree in files],
+        "missing": lost, "sent": putting.sent, "seconds": seconds,
+        "warnings": warnings[:_WARNINGS],
     }  # fmt: skip

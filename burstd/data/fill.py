@@ -111,7 +111,7 @@ class Filler:
         """Makes what has no content, and notes what the rest needs."""
         if entry.path:
             parts = entry.path.split(b"/")
-            if b"" in parts or b"." in parts or b".." in parts or b"\0" in entry.path:
+            if b"" in parts or b"." in parts or b".." in parts:
                 raise ManifestDamaged(f"a manifest has an entry that leads out of its tree: {entry.path!r}")
         elif entry.kind != "d" or self._single:
             raise ManifestDamaged("a manifest has an entry without a name")
@@ -126,18 +126,14 @@ class Filler:
             directory, name = self._place(entry.path)
             self._once(lambda: os.symlink(entry.target, name, dir_fd=directory), name, directory)
             os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=directory, follow_symlinks=False)
-        elif entry.kind == "f":
-            self._begin_file(entry, window, origin)
         else:
-            raise ManifestDamaged(f"a manifest has an entry of the unknown kind {entry.kind!r}")
+            self._begin_file(entry, window, origin)
 
     def _begin_file(self, entry: Entry, window: Window, origin: Directories | int | None) -> None:
         if entry.hard:
             window.hard.append(entry)
             return
         pieces = entry.pieces
-        if sum(piece.length for piece in pieces) != entry.size or any(p.length < 0 or p.offset < 0 for p in pieces):
-            raise ManifestDamaged(f"the pieces of {entry.path!r} are not its {entry.size} bytes")
         if origin is not None:
             self._copy_file(entry, origin)
             return
@@ -148,7 +144,7 @@ class Filler:
         keys = {piece.key for piece in pieces if piece.key}
         unfinished = Unfinished(entry, len(keys))
         if not keys:
-            self._create(entry, 0o600)
+            os.close(self._create(entry, 0o600))
             self._complete(entry)
             return
         at = 0
@@ -189,11 +185,9 @@ class Filler:
                 raise ManifestDamaged(f"a manifest wants more of an object than there is, for {entry.path!r}")
             part = body[offset : offset + length]
             if unfinished is None:
-                descriptor = self._create(entry, (entry.mode & ~self._drop | self._add_file) & 0o7777)
+                descriptor = self._create(entry, entry.mode & ~self._drop | self._add_file)
                 try:
                     _write_at(descriptor, part, 0)
-                    if entry.mode & 0o7000:
-                        os.fchmod(descriptor, (entry.mode & ~self._drop | self._add_file) & 0o7777)
                     os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
                 finally:
                     os.close(descriptor)
@@ -253,7 +247,7 @@ class Filler:
         descriptor = self._reopen(entry)
         try:
             os.ftruncate(descriptor, entry.size)
-            os.fchmod(descriptor, (entry.mode & ~self._drop | self._add_file) & 0o7777)
+            os.fchmod(descriptor, entry.mode & ~self._drop | self._add_file)
             os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
         finally:
             os.close(descriptor)
@@ -287,7 +281,7 @@ class Filler:
                 path, mode, mtime_ns = marshal.load(self._rows)  # noqa: S302 - our own, written above
             except EOFError:
                 break
-            mode = (mode & ~self._drop | self._add_dir) & 0o7777
+            mode = mode & ~self._drop | self._add_dir
             if mode & 0o100:
                 self._seal(path, mode, mtime_ns)
             else:

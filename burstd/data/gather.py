@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from burstd.data.holes import data, hash_zeros
-from burstd.data.manifest import Entry, encode
+from burstd.data.manifest import ENTRIES, Entry, encode
 from burstd.data.opening import enter, open_directories, open_file
 from burstd.data.outgoing import Outgoing, Sent
 from burstd.data.pack import PACK_CONTENTS, SMALL_BYTES
@@ -94,6 +94,8 @@ class Gathering:
         """In the order in which they were found, each when its objects are in the store."""
         for each in found:
             self.entries += 1
+            if self.entries > ENTRIES:
+                raise AgentFault("agent", f"the output has more than {ENTRIES} entries: pack it in the job, with tar")
             self._waiting.append(each)
             if len(self._waiting) >= PACK_CONTENTS:
                 self._flush()
@@ -160,7 +162,7 @@ class Gathering:
         """Something that is not in the tree. Of many, the first are told."""
         self._warned += 1
         if self._warned <= _WARNINGS:
-            self.warnings.append(sentence)
+            self.warnings.append(sentence[:_SHOWN])
         elif self._warned == _WARNINGS + 1:
             self.warnings.append("more was left out, for reasons like these")
 
@@ -235,15 +237,16 @@ class Gathering:
 
 
 def gather(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:  # noqa: ARG001 - a Work
-    """One tree: a pattern below a folder, or some files by their paths."""
+    """One tree: a pattern below a folder, or one file by its path."""
     gathering = Gathering(Outgoing(line, slots))
     single = False
     if "missing" in request:
         # What is kept for the manifest at the destination: paths, and why, for targets.
         rows = [Entry(os.fsencode(path), "l", 0, 0, target=os.fsencode(why)) for path, why in request["missing"]]
         tree = gathering.tree(_Found(row) for row in rows)
-    elif "files" in request:
-        tree = gathering.tree(_listed(gathering, request["files"]))
+    elif "file" in request:
+        tree = gathering.tree(_named(gathering, request["file"]))
+        single = True
     else:
         found = _Pattern(gathering, request["base"], request["pattern"])
         tree = gathering.tree(found.found())
@@ -326,26 +329,25 @@ class _Pattern:
         return ""
 
 
-def _listed(gathering: Gathering, paths: Sequence[str]) -> Iterator[_Found]:
-    """Files by their absolute paths; those that are not on this node are left out."""
-    for path in paths:
-        try:
-            descriptor = os.open(path, _FILE)
-        except OSError as error:
-            number = error.errno or errno.EIO
-            if number in _NOT_THERE:
-                continue
-            if number not in _NOT_OURS:
-                raise _unread(path, number) from None
-            descriptor = open_file(path)
-            if descriptor < 0:
-                gathering.miss(path, number)
-                continue
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            gathering.warn(f"{path} was left out: it is no file")
-            continue
-        yield gathering.file(os.fsencode(path.lstrip("/")), descriptor)
+def _named(gathering: Gathering, path: str) -> Iterator[_Found]:
+    """A file by its absolute path, if it is on this node."""
+    try:
+        descriptor = os.open(path, _FILE)
+    except OSError as error:
+        number = error.errno or errno.EIO
+        if number in _NOT_THERE:
+            return
+        if number not in _NOT_OURS:
+            raise _unread(path, number) from None
+        descriptor = open_file(path)
+        if descriptor < 0:
+            gathering.miss(path, number)
+            return
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        gathering.warn(f"{path} was left out: it is no file")
+        return
+    yield gathering.file(os.fsencode(path.rpartition("/")[2]), descriptor)
 
 
 def _read(descriptor: int, room: memoryview, at: int) -> int:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from burstd.data.manifest import object_key
+from burstd.data.manifest import ManifestDamaged, object_key
 from burstd.model.data import Piece
 from burstd.model.stager import StagerError
 
@@ -45,7 +45,10 @@ class Fetched:
         self._lanes.shutdown(wait=True, cancel_futures=True)
 
     def each(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, memoryview]]:
-        """The bytes of these pieces, in order; an empty view for a hole. Raises ObjectDamaged, StagerError."""
+        """The bytes of these pieces, in order; an empty view for a hole.
+
+        Raises ObjectDamaged, StagerError, and ManifestDamaged where a piece is no part of its object.
+        """
         listed = list(pieces)
         ahead = 0
         for index, piece in enumerate(listed):
@@ -57,6 +60,8 @@ class Fetched:
                 yield piece, memoryview(b"")
                 continue
             body = self._want(piece.key).result()
+            if not 0 <= piece.offset <= piece.offset + piece.length <= len(body):
+                raise ManifestDamaged(f"a manifest wants more of the object {piece.key} than there is")
             yield piece, memoryview(body)[piece.offset : piece.offset + piece.length]
 
     def _want(self, key: str) -> Future[bytes]:

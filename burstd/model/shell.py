@@ -10,8 +10,8 @@ from typing import Protocol, Self
 
 from burstd.model.errors import NodeNotReady
 
-LINE_BYTES = 64 << 20
-"""No line that is heard is longer: the longest tell what was collected, a few hundred bytes for each object."""
+LINE_BYTES = 4 << 20
+"""No line that is heard is longer: the longest tell what was collected, a hundred bytes for each object of a list."""
 OUTPUT_BYTES = 1 << 20
 """More output than this of one ``run`` breaks the connection: what burstd runs says little."""
 

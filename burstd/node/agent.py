@@ -8,7 +8,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from burstd.data.bundle import agent_bundle
+from burstd.data.manifest import LARGEST
+from burstd.data.told import printable
 from burstd.model.claim import Claim
 from burstd.model.errors import BurstdError
 from burstd.model.shell import Shell
@@ -18,6 +22,7 @@ Message = dict[str, Any]
 FOLDER = "/var/lib/burst"
 QUIET_S = 15.0
 """An agent at work says something every few seconds; one that was not heard for so long is given up."""
+_SHOWN = 2000
 # The whole program is there under its name, or it is not there.
 _DELIVER = """
 set -eu
@@ -32,6 +37,25 @@ cat >"$new"
 [ "$(wc -c <"$new")" -eq "$2" ] || exit 66
 mv -f "$new" "$1"
 """
+
+
+class _Progress(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    bytes: int = Field(0, ge=0, le=LARGEST)
+    of: int = Field(0, ge=0, le=LARGEST)
+
+
+class _Said(BaseModel):
+    """A line of an agent's: what it has done, why it could not, how far it is, or a question."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    done: Message | None = None
+    error: str | None = None
+    kind: str = Field("agent", max_length=20)
+    keys: list[str] = Field([], max_length=100_000)
+    progress: _Progress | None = None
 
 
 class AgentError(BurstdError):
@@ -65,10 +89,12 @@ class NodeAgent:
         request: Message,
         *,
         answer: Callable[[Message], Message],
-        progress: Callable[[Message], None],
+        progress: Callable[[int, int], None],
         cancelled: threading.Event,
     ) -> Message:
         """One request to the end; what the agent says is done. ``answer`` answers its questions.
+
+        ``progress`` hears of bytes done, and bytes in all. What is done, and what is asked, is any JSON.
 
         Raises AgentError, AgentStopped, and NodeNotReady or NodeRefused where the node is not to be reached.
         """
@@ -82,17 +108,15 @@ class NodeAgent:
                         raise AgentStopped("the agent was told to stop")
                     if not line:
                         raise AgentError("agent", f"the agent ended without a word: {talk.complaint()}")
-                    said: Message = _message(line)
-                    if "done" in said:
-                        done: Message = said["done"]
-                        return done
-                    if "error" in said:
-                        kind, keys = str(said.get("kind", "agent")), said.get("keys", ())
-                        raise AgentError(kind, str(said["error"]), keys)
-                    if "progress" in said:
-                        progress(said["progress"])
+                    said = _message(line)
+                    if said.done is not None:
+                        return said.done
+                    if said.error is not None:
+                        raise AgentError(said.kind, printable(said.error[:_SHOWN]), said.keys)
+                    if said.progress is not None:
+                        progress(said.progress.bytes, said.progress.of)
                     else:
-                        talk.say(json.dumps(answer(said)).encode() + b"\n")
+                        talk.say(json.dumps(answer(said.model_extra or {})).encode() + b"\n")
 
     def _deliver(self, session: Shell) -> None:
         size = str(len(self._bundle))
@@ -107,11 +131,8 @@ class NodeAgent:
             )
 
 
-def _message(line: bytes) -> Message:
+def _message(line: bytes) -> _Said:
     try:
-        said = json.loads(line)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise AgentError("agent", f"the agent said something that is no answer: {line[:200]!r}")
-    return said
+        return _Said.model_validate_json(line)
+    except ValidationError:
+        raise AgentError("agent", f"the agent said something that is no answer: {line[:200]!r}") from None

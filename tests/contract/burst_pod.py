@@ -74,5 +74,5 @@ class PodAgent:
             "cache": {"dir": f"{self.folder}/cache", "keep_free": 0}, "prefix": "out/7/n1", **more,
         }  # fmt: skip
         return self._agent.run(
-            CLAIM, request, answer=lambda _said: {}, progress=lambda _said: None, cancelled=threading.Event()
+            CLAIM, request, answer=lambda _said: {}, progress=lambda _done, _of: None, cancelled=threading.Event()
         )

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import IO, Any
 
 from burstd.core.words import fill, literal
@@ -25,10 +26,12 @@ from burstd.data.walk import fixed_part, is_pattern
 from burstd.model.data import StageOut, Staging, Tree, When
 from burstd.model.stager import Stager
 
-FILES = "files"
-"""The word, in the place of a stage_out's number, for the job's own standard output and error."""
+FILE = "file:"
+"""Begins the word, in the place of a stage_out's number, for a file of standard output or error: its path follows."""
 MISSING = "missing"
 """... and for what could not be read: links whose names are the paths and whose targets the reasons."""
+_LEFT_OUT = 100
+"""So many links of one line that lead out of its destination are told of."""
 _JOURNAL = ".burst-home"
 _JOURNAL_BYTES = 256 << 20
 
@@ -111,14 +114,13 @@ class Homeward:
             for number, wanted in enumerate(job.directives.stage_out):
                 if applies(wanted, job):
                     self._line(trip, number, wanted)
+            for path, node in _own_files(job).items():
+                self._tree(trip, job.outputs[f"{node}/{FILE}{path}"], node, *posixpath.split(path), {})
             for node in job.nodes:
-                tree = job.outputs.get(f"{node}/{FILES}")
-                if tree is not None:
-                    self._tree(trip, tree, node, "/", "", {})
                 if (lost := job.outputs.get(f"{node}/{MISSING}")) is not None:
                     trip.missing += [
                         f"{node}: {printable(os.fsdecode(e.path))} is missing: {os.fsdecode(e.target)}"
-                        for e in entries(self._stager.get, lost, self._stager.name)
+                        for e in islice(entries(self._stager.get, lost, self._stager.name), lost.entries)
                     ]
             self._tell(trip, ended)
             return trip.size
@@ -149,13 +151,22 @@ class Homeward:
         """``taken``: which node brought a path; another node's file of that path gets its node's name too."""
 
         def free(path: str) -> str:
-            first = taken.setdefault(path, node)
-            return path if first == node or len(trip.task.job.nodes) == 1 else f"{path}.{node}"
+            return path if taken.setdefault(path, node) == node else f"{path}.{node}"
+
+        links: list[str] = []
+
+        def left_out(sentence: str) -> None:
+            if len(links) < _LEFT_OUT:
+                links.append(f"{node}: {printable(sentence)}")
+            elif len(links) == _LEFT_OUT:
+                links.append(f"{node}: more links were left out: they lead out of {printable(root)}")
 
         trip.size += trip.bringer.bring(
-            trip.hands.at(root), tree, root, job=trip.task.job.job_id, name=name, taken=free,
-            brought=trip.brought(root, node), moved=trip.task.meter.add, cancelled=trip.task.cancelled,
+            trip.hands.at(root), tree, root, job=trip.task.job.job_id, name=name,
+            taken=free if len(trip.task.job.nodes) > 1 else lambda path: path, brought=trip.brought(root, node),
+            moved=trip.task.meter.add, left_out=left_out, cancelled=trip.task.cancelled,
         )  # fmt: skip
+        trip.warnings += links
 
     def _here(self, trip: _Trip, number: int, wanted: StageOut) -> _Here:
         """What a line names of what the job left in its folder here."""
@@ -292,6 +303,17 @@ class Homeward:
                 ended_how = "ended" if ended_well(job) else f"did not end well{how}"
                 out.write(f"Job {job.job_id} {ended_how}: what is here may be incomplete.{lost}\n")
                 out.writelines(f"{sentence}\n" for sentence in trip.missing)
+
+
+def _own_files(job: Staging) -> dict[str, str]:
+    """Where the job's standard output and error go -> the first of its nodes that has the file."""
+    found: dict[str, str] = {}
+    for node in job.nodes:
+        begin = f"{node}/{FILE}"
+        for key in job.outputs:
+            if key.startswith(begin):
+                found.setdefault(key.removeprefix(begin), node)
+    return found
 
 
 def _is_directory(trip: _Trip, destination: str) -> bool:

@@ -5,17 +5,80 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from burstd.daemon.stage.work import Cancelled, StageFailed
+from burstd.daemon.stage.homeward import FILE, MISSING
+from burstd.daemon.stage.work import Cancelled, Collected, StageFailed
+from burstd.data.hands import printable
 from burstd.data.index import Index
-from burstd.data.manifest import decode, object_key
-from burstd.model.data import Tree
-from burstd.model.stager import NoSuchObject, Stager, is_key
+from burstd.data.manifest import ENTRIES, decode, object_key
+from burstd.model.data import Piece, Tree
+from burstd.model.stager import OBJECT_BYTES, NoSuchObject, Stager, is_key
 
 log = structlog.get_logger(__name__)
+
+KEYS_AT_ONCE = 1000
+"""More objects no agent asks for in one question."""
+TREE_BYTES = 1 << 50
+"""More no node has: the sum over all nodes of a job is still a number that SQLite can store."""
+_MANIFEST_PIECES = 1024
+_WARNINGS = 1000
+_SHOWN = 1000
+
+
+class _Word(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
+_Piece = Annotated[tuple[_Digest, Literal[0], Annotated[int, Field(gt=0, le=OBJECT_BYTES)]], Field(strict=False)]
+
+
+class _Tree(_Word):
+    digest: _Digest
+    manifest: list[_Piece] = Field(max_length=_MANIFEST_PIECES)
+    entries: int = Field(ge=0, le=ENTRIES)
+    size: int = Field(ge=0, le=TREE_BYTES)
+    single: bool
+
+
+class _Collected(_Word):
+    trees: list[_Tree]
+    files: list[_Tree | None]
+    missing: _Tree | None
+    sent: int = Field(ge=0, le=TREE_BYTES)
+    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)
+    warnings: list[str]
+
+
+def collected(node: str, prefix: str, lines: Sequence[int], files: Sequence[str], said: dict[str, Any]) -> Collected:
+    """What a node has put into the store, as its agent claims. ``lines`` and ``files``: what it was asked for.
+
+    Raises StageFailed where no agent of burstd's says so.
+    """
+    try:
+        word = _Collected.model_validate(said)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StageFailed(f"{node}: {_STRANGE} ({printable(where)}: {first['msg']})", again=True) from None
+    if len(word.trees) != len(lines) or len(word.files) != len(files):
+        raise StageFailed(f"{node}: {_STRANGE} (it was not asked for that)", again=True)
+    named = {str(number): tree for number, tree in zip(lines, word.trees, strict=True)}
+    named |= {f"{FILE}{path}": tree for path, tree in zip(files, word.files, strict=True) if tree is not None}
+    named |= {MISSING: word.missing} if word.missing is not None else {}
+    trees = {
+        name: Tree(prefix, t.digest, tuple(Piece(*piece) for piece in t.manifest), t.entries, t.size, t.single)
+        for name, t in named.items()
+    }
+    warnings = tuple(printable(text[:_SHOWN]) for text in word.warnings[:_WARNINGS])
+    return Collected(trees, word.sent, word.seconds, warnings)
+
+
+_STRANGE = "its agent tells of output what no agent of burstd's would: see who is root there, and replace it"
 
 
 def answer(stager: Stager, node: str, may: Sequence[str], prefix: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +98,9 @@ def answer(stager: Stager, node: str, may: Sequence[str], prefix: str, asked: di
 
 
 def _all(prefix: str, keys: Sequence[object]) -> bool:
-    return all(isinstance(key, str) and is_key(key) and key.startswith(f"{prefix}/") for key in keys)
+    return len(keys) <= KEYS_AT_ONCE and all(
+        isinstance(key, str) and is_key(key) and key.startswith(f"{prefix}/") for key in keys
+    )
 
 
 def repair(

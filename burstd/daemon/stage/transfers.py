@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENOENT, ENOTDIR, EPERM
 from functools import partial
@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any
 
 from burstd.core.words import fill
-from burstd.daemon.stage.homeward import FILES, MISSING, Homeward, applies
-from burstd.daemon.stage.node_word import answer, repair
+from burstd.daemon.stage.homeward import Homeward, applies
+from burstd.daemon.stage.node_word import answer, collected, repair
 from burstd.daemon.stage.places import DatasetSource, in_place, source, values
 from burstd.daemon.stage.user_hands import Objects, UserHands
 from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
@@ -25,7 +25,7 @@ from burstd.data.progress import Progress
 from burstd.data.sender import Owner, Sender, TransferCancelled
 from burstd.data.walk import fixed_part, is_pattern
 from burstd.model.claim import Claim
-from burstd.model.data import Access, Piece, StageIn, Staging, Tree
+from burstd.model.data import Access, StageIn, Staging, Tree
 from burstd.model.errors import NodeNotReady, NodeRefused
 from burstd.model.stager import Reach, Stager, StagerError, StoreBusy
 from burstd.node.agent import AgentError, AgentStopped, NodeAgent
@@ -178,17 +178,10 @@ class HeadTransfers:
         lines = [(n, wanted) for n, wanted in enumerate(job.directives.stage_out) if applies(wanted, job)]
         patterns = [fill(wanted.pattern, known) or wanted.pattern for _, wanted in lines]
         node = claim.slot
-        done = self._ask(
-            task, claim, "collect", who, patterns=patterns, files=list(files), prefix=f"out/{job.job_id}/{node}"
-        )
-        trees: dict[str, Tree] = {}
-        for (number, _), said in zip(lines, done["trees"], strict=True):
-            trees[str(number)] = _tree(f"out/{job.job_id}/{node}", said)
-        if done.get("files"):
-            trees[FILES] = _tree(f"out/{job.job_id}/{node}", done["files"])
-        if done.get("missing"):
-            trees[MISSING] = _tree(f"out/{job.job_id}/{node}", done["missing"])
-        return Collected(trees, int(done["sent"]), float(done["seconds"]), tuple(done.get("warnings", ())))
+        prefix = f"out/{job.job_id}/{node}"
+        paths = [path for path in files if path.startswith("/")]
+        done = self._ask(task, claim, "collect", who, patterns=patterns, files=paths, prefix=prefix)
+        return collected(node, prefix, [number for number, _ in lines], paths, done)
 
     def bring(self, task: Task, ended: Ended) -> int:
         """See Transfers."""
@@ -271,7 +264,8 @@ class HeadTransfers:
             try:
                 return self._agent.run(
                     claim, request, answer=partial(answer, self._stager, claim.slot, *bounds),
-                    progress=lambda said: _note(task, said), cancelled=task.cancelled,
+                    progress=lambda done, of: task.meter.at(done=done, sent=done, hits=0, total=of),
+                    cancelled=task.cancelled,
                 )  # fmt: skip
             except AgentError as error:
                 again, resend = error.kind in ("store", "agent", "damaged"), False
@@ -300,20 +294,8 @@ _PASSING = (5, 11, 12, 23, 24, 28, 116, 122)
 """EIO, EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, ESTALE, EDQUOT: what may be otherwise in a while."""
 
 
-def _note(task: Task, said: Mapping[str, Any]) -> None:
-    done, total = int(said.get("bytes", 0)), int(said.get("of", 0))
-    task.meter.at(done=done, sent=done, hits=0, total=total)
-
-
 def _plain(tree: Tree) -> list[list[Any]]:
     return [[piece.key, piece.offset, piece.length] for piece in tree.manifest]
-
-
-def _tree(prefix: str, said: Mapping[str, Any]) -> Tree:
-    manifest = tuple(Piece(*piece) for piece in said["manifest"])
-    return Tree(
-        prefix, said["digest"], manifest, int(said["entries"]), int(said["size"]), bool(said.get("single", False))
-    )
 
 
 def _link_each(hand: Hand, pattern: str, root: str, name: str, job: str) -> None:
