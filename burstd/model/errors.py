@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from burstd.model.text import one_line
+
 
 class BurstdError(Exception):
     """Base of all errors that burstd raises on purpose."""
 
 
-class ProviderError(BurstdError):
+class _Repeats(BurstdError):
+    """Its message may repeat what a cloud or a node said: it is one line, of bounded length, that no terminal obeys."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(one_line(message))
+
+
+class ProviderError(_Repeats):
     """A cloud did not do what was asked. ``cause`` is the short word that the breaker and the events use."""
 
     cause = "provider"
@@ -84,14 +93,14 @@ class SchedulerRefused(BurstdError):
     """slurmctld answered no."""
 
 
-class NodeNotReady(BurstdError):
+class NodeNotReady(_Repeats):
     """The machine cannot be reached, or proved, yet: trying again makes sense."""
 
     cause = ""
     """A short word where it is the machine's own fault, and will be in the end: that of the claim's error then."""
 
 
-class NodeRefused(BurstdError):
+class NodeRefused(_Repeats):
     """The machine is not what the site needs: the difference is named in the message."""
 
     def __init__(self, message: str, *, cause: str = "proof") -> None:

@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from burstd.model.shell import Shell
+from burstd.model.text import one_line
 from burstd.node.errors import CommandFailed
 
-_VERSION = re.compile(r"\b(\d+)\.(\d+)\.(\d+)")
+_VERSION = re.compile(r"\b([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_CLOCK = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
+_LISTED = 256
+"""Lines of a kind that are looked at: GPUs, users."""
 _GPU = re.compile(r"^GPU \d+: (.*?)(?: \(UUID: .*\))?$")
 
 
@@ -86,7 +91,9 @@ def parse(text: str, *, asked: float, answered: float) -> Facts | None:
     said: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition("=")
-        said.setdefault(key, []).append(value.strip())
+        values = said.setdefault(key, [])
+        if len(values) < _LISTED:
+            values.append(one_line(value, 400))
     if "end" not in said:
         return None
 
@@ -94,12 +101,12 @@ def parse(text: str, *, asked: float, answered: float) -> Facts | None:
         return said.get(key, [""])[0]
 
     def number(key: str) -> int | None:
-        return int(one(key)) if one(key).isdigit() else None
+        return _number(one(key))
 
     # The parts that a GPU is cut into (MIG) are listed below it.
     listed = [(_GPU.match(line), line) for line in said.get("gpu_name", []) if not line.startswith("MIG ")]
     version = _VERSION.search(one("slurmd"))
-    clock = re.fullmatch(r"\d+(\.\d+)?", one("clock"))
+    clock = _CLOCK.fullmatch(one("clock"))
     return Facts(
         uid=number("uid") or 0,
         hostname=one("hostname"),
@@ -114,7 +121,7 @@ def parse(text: str, *, asked: float, answered: float) -> Facts | None:
         gpu_error="; ".join(line for m, line in listed if not m),
         slurm_version=(int(version[1]), int(version[2]), int(version[3])) if version else None,
         munge=one("munge"),
-        users=dict(map(_user, said.get("user", []))),
+        users=dict(found for line in said.get("user", []) if (found := _user(line)) is not None),
         systemd="systemd" in said,
         clock=float(clock[0]) if clock else None,
         asked=asked,
@@ -122,6 +129,15 @@ def parse(text: str, *, asked: float, answered: float) -> Facts | None:
     )
 
 
-def _user(line: str) -> tuple[str, Ids | None]:
-    name, uid, gid = line.split(" ")
-    return name, Ids(int(uid), int(gid)) if uid.isdigit() and gid.isdigit() else None
+def _number(text: str) -> int | None:
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _user(line: str) -> tuple[str, Ids | None] | None:
+    """None: the line is none of facts.sh's."""
+    name, _, numbers = line.partition(" ")
+    uid, _, gid = numbers.partition(" ")
+    if not name or not numbers:
+        return None
+    known, group = _number(uid), _number(gid)
+    return name, Ids(known, group) if known is not None and group is not None else None

@@ -9,12 +9,18 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 
 _BEGIN = "-----BEGIN SSH HOST KEY KEYS-----"
 _END = "-----END SSH HOST KEY KEYS-----"
-# A serial console puts its own words before a line, and carriage returns after it.
-_KEY = re.compile(r"\b((?:ssh|ecdsa|sk)-[a-z0-9@.-]+) (AAAA[0-9A-Za-z+/]+={0,2})(?![0-9A-Za-z+/=])")
+# A serial console puts its own words before a line, and carriage returns after it. Names and keys have a limit, so
+# that a log of nothing but their beginnings is read in one pass.
+_KEY = re.compile(r"\b((?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64}) (AAAA[0-9A-Za-z+/]{1,4096}={0,2})(?![0-9A-Za-z+/=])")
+_CONSOLE = 1 << 20
+"""Characters of a console that are looked at, its last; clouds keep 64 KiB, or a few thousand lines."""
+_KEYS = 16
+"""Keys of a host: it has one of each type."""
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
@@ -47,11 +53,12 @@ def keys_of_console(console: str) -> frozenset[str]:
 
     Keys that other output on the console broke are left out.
     """
-    _, begin, rest = console.rpartition(_BEGIN)
+    _, begin, rest = console[-_CONSOLE:].rpartition(_BEGIN)
     block, end, _ = rest.partition(_END)
     if not begin or not end:
         return frozenset()
-    return frozenset(f"{kind} {blob}" for kind, blob in _KEY.findall(block) if _whole(kind, blob))
+    whole = (f"{found[1]} {found[2]}" for found in _KEY.finditer(block) if _whole(found[1], found[2]))
+    return frozenset(islice(whole, _KEYS))
 
 
 def _whole(kind: str, blob: str) -> bool:
@@ -60,13 +67,13 @@ def _whole(kind: str, blob: str) -> bool:
         raw = base64.b64decode(blob, validate=True)
     except binascii.Error:
         return False
-    fields = []
-    while raw:
-        length = int.from_bytes(raw[:4], "big")
-        if len(raw) < 4 + length:
+    fields, at = [], 0
+    while at < len(raw):
+        end = at + 4 + int.from_bytes(raw[at : at + 4], "big")
+        if len(raw) < end:
             return False
-        fields.append(raw[4 : 4 + length])
-        raw = raw[4 + length :]
+        fields.append(raw[at + 4 : end])
+        at = end
     return len(fields) > 1 and fields[0] == kind.encode()
 
 

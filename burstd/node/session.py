@@ -31,12 +31,17 @@ from burstd.node.errors import (
 )
 from burstd.node.hostkeys import HostKeys, Trust
 from burstd.node.keys import KeyUnusable
+from burstd.node.transport import Transport
 
 # paramiko's threads log a traceback for every host that does not answer so far; all of it reaches us as exceptions.
 _CHANNEL = "burstd.node.transport"
 _LISTEN_S = 0.5
 _PROHIBITED = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED of RFC 4254, 5.1
 _STATUS_S = 5.0
+_SAY_S = 60.0
+_COMPLAINT_BYTES = 1 << 16
+_GRACE_S = 1.0
+"""So long after its time a call that waits on the other side is cut off."""
 _PUT = """
 set -eu
 umask 077
@@ -84,7 +89,7 @@ def connect(target: Target, known: HostKeys, timeout_s: float = 10.0) -> Session
     """
     private = _private_key(target.key)
     logging.getLogger(_CHANNEL).setLevel(logging.CRITICAL + 1)
-    transport = paramiko.Transport(_tcp(target, timeout_s))
+    transport = Transport(_tcp(target, timeout_s))
     transport.set_log_channel(_CHANNEL)
     transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = timeout_s
     try:
@@ -105,7 +110,7 @@ def _private_key(path: Path) -> paramiko.PKey:
         raise KeyUnusable(f"burstd's ssh key {path} cannot be read: {error}") from None
 
 
-def _ask_for(transport: paramiko.Transport, known: HostKeys) -> None:
+def _ask_for(transport: Transport, known: HostKeys) -> None:
     """Has the machine show a key of a type that we know; it may have several."""
     types = {key.split(" ")[0] for key in known.keys}
     options = transport.get_security_options()
@@ -115,10 +120,12 @@ def _ask_for(transport: paramiko.Transport, known: HostKeys) -> None:
         options.key_types = wanted
 
 
-def _shake_hands(transport: paramiko.Transport, target: Target, known: HostKeys, timeout_s: float) -> str:
+def _shake_hands(transport: Transport, target: Target, known: HostKeys, timeout_s: float) -> str:
     """Agrees on keys and returns the machine's host key, having checked it."""
     try:
         transport.start_client(timeout=timeout_s)
+        # Raises where the time ran out.
+        key = transport.get_remote_server_key()
     except paramiko.ssh_exception.IncompatiblePeer as error:
         if known.keys and "host key" in str(error):
             raise _mismatch(target, known, "has none of their types") from None
@@ -126,7 +133,6 @@ def _shake_hands(transport: paramiko.Transport, target: Target, known: HostKeys,
     except (paramiko.SSHException, OSError, EOFError) as error:
         # A port that answers with anything but ssh is a machine in the middle of its boot, or a proxy before it.
         raise NotReachable(f"{target.address} answers on port {target.port}, but not as sshd does: {error}") from None
-    key = transport.get_remote_server_key()
     shown = f"{key.get_name()} {key.get_base64()}"
     if not known.accepts(shown):
         raise _mismatch(target, known, f"shows {key.fingerprint} ({key.get_name()})")
@@ -141,7 +147,7 @@ def _mismatch(target: Target, known: HostKeys, what: str) -> HostKeyMismatch:
     )
 
 
-def _authenticate(transport: paramiko.Transport, target: Target, private: paramiko.PKey, known: HostKeys) -> None:
+def _authenticate(transport: Transport, target: Target, private: paramiko.PKey, known: HostKeys) -> None:
     try:
         left = transport.auth_publickey(target.user, private)
     except paramiko.AuthenticationException as error:
@@ -161,7 +167,7 @@ def _authenticate(transport: paramiko.Transport, target: Target, private: parami
 class Session:
     """A connection to a machine that is the right one. Not for several threads at once. Close it, or use ``with``."""
 
-    def __init__(self, transport: paramiko.Transport, target: Target, host_key: str) -> None:
+    def __init__(self, transport: Transport, target: Target, host_key: str) -> None:
         self._transport = transport
         self._target = target
         self.host_key = host_key
@@ -176,27 +182,33 @@ class Session:
         words = argv if self._target.user == "root" else ["sudo", "-n", "--", *argv]
         deadline = time.monotonic() + timeout_s
         try:
-            channel = self._transport.open_session(timeout=timeout_s)
-            channel.settimeout(timeout_s)
-            channel.exec_command(shlex.join(words))
-            _send(channel, input)
-            out = _read(channel, channel.recv, deadline)
-            err = _read(channel, channel.recv_stderr, deadline)
-            ended = channel.status_event.wait(max(0.0, deadline - time.monotonic()))
-            rc = channel.recv_exit_status() if ended else -1
-            channel.close()
+            with self._transport.within(timeout_s + _GRACE_S):
+                channel = self._transport.open_session(timeout=timeout_s)
+                channel.settimeout(timeout_s)
+                channel.exec_command(shlex.join(words))
+                _send(channel, input)
+                out = _read(channel, channel.recv, deadline)
+                err = _read(channel, channel.recv_stderr, deadline)
+                ended = channel.status_event.wait(max(0.0, deadline - time.monotonic()))
+                rc = channel.recv_exit_status() if ended else -1
+                channel.close()
         except TimeoutError:
             self.close()
-            raise CommandTimedOut(f"{self._target.address} took more than {timeout_s:.0f} s for {argv[0]}") from None
+            raise self._timed_out(argv, timeout_s) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             self.close()
+            if time.monotonic() >= deadline:
+                raise self._timed_out(argv, timeout_s) from None
             raise ConnectionLost(f"{self._target.address} hung up while it ran {argv[0]}: {error}") from None
         if not ended:
             self.close()
-            raise CommandTimedOut(f"{self._target.address} took more than {timeout_s:.0f} s for {argv[0]}")
+            raise self._timed_out(argv, timeout_s)
         if rc < 0 and not self._transport.is_active():
             raise ConnectionLost(f"{self._target.address} hung up while it ran {argv[0]}")
         return Result(rc, out, err)
+
+    def _timed_out(self, argv: Sequence[str], timeout_s: float) -> CommandTimedOut:
+        return CommandTimedOut(f"{self._target.address} took more than {timeout_s:.0f} s for {argv[0]}")
 
     def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see run
         """Runs a POSIX sh script with arguments, in one round trip; otherwise as ``run``."""
@@ -206,12 +218,13 @@ class Session:
         """Starts a command as root and talks with it line by line. Raises ConnectionLost."""
         words = argv if self._target.user == "root" else ["sudo", "-n", "--", *argv]
         try:
-            channel = self._transport.open_session(timeout=timeout_s)
-            channel.exec_command(shlex.join(words))
+            with self._transport.within(timeout_s):
+                channel = self._transport.open_session(timeout=timeout_s)
+                channel.exec_command(shlex.join(words))
         except (paramiko.SSHException, OSError, EOFError) as error:
             self.close()
             raise ConnectionLost(f"{self._target.address} hung up before it ran {argv[0]}: {error}") from None
-        return Talk(channel, self._target.address)
+        return Talk(self._transport, channel, self._target.address)
 
     def dial(self, port: int, timeout_s: float = 30.0) -> Wire:
         """Connects to a TCP port of the machine's 127.0.0.1. Raises NotListening, ConnectionLost, ForwardingForbidden.
@@ -276,7 +289,8 @@ class Session:
 class Talk:
     """A command that runs on a machine, to be spoken with. It ends, or loses its standard input, with ``close``."""
 
-    def __init__(self, channel: paramiko.Channel, address: str) -> None:
+    def __init__(self, transport: Transport, channel: paramiko.Channel, address: str) -> None:
+        self._transport = transport
         self._channel = channel
         self._address = address
         self._heard = bytearray()
@@ -284,9 +298,10 @@ class Talk:
     def say(self, line: bytes) -> None:
         """Sends to its standard input. Raises ConnectionLost."""
         try:
-            self._channel.settimeout(60.0)
-            self._channel.sendall(line)
-        except OSError as error:
+            self._channel.settimeout(_SAY_S)
+            with self._transport.within(_SAY_S + _GRACE_S):
+                self._channel.sendall(line)
+        except (paramiko.SSHException, OSError, EOFError) as error:
             raise ConnectionLost(f"{self._address} hung up in the middle: {error}") from None
 
     def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
@@ -324,9 +339,10 @@ class Talk:
 
     def complaint(self) -> str:
         """The end of what it wrote to its standard error."""
-        said = b""
-        while self._channel.recv_stderr_ready() and (piece := self._channel.recv_stderr(1 << 16)):
-            said += piece
+        said, left = b"", OUTPUT_BYTES
+        while left > 0 and self._channel.recv_stderr_ready() and (piece := self._channel.recv_stderr(1 << 16)):
+            said = (said + piece)[-_COMPLAINT_BYTES:]
+            left -= len(piece)
         lines = said.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][-400:] if lines else "nothing was said"
 

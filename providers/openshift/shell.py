@@ -25,6 +25,7 @@ _LISTEN_S = 0.5
 _CLOSING_S = 5.0
 """So long after the exit status the rest of the output may come: each stream takes its own way."""
 _COMPLAINT_BYTES = 1 << 16
+_STATUS_BYTES = 1 << 16
 _DATA = 0
 """Channel of ``pods/portforward``."""
 # All of standard input is read, whatever the command reads of it: some container runtimes never tell the end of a
@@ -178,8 +179,9 @@ class PodTalk:
 
     def complaint(self) -> str:
         """See Talk."""
+        until = time.monotonic() + _CLOSING_S
         with contextlib.suppress(OSError):
-            while self._take(0.0):
+            while time.monotonic() < until and self._take(0.0):
                 pass
         lines = self._said.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][-400:] if lines else "nothing was said"
@@ -272,7 +274,7 @@ def _heard(socket: _Socket, until: float) -> Result:
     status: bytes | None = None
     while True:
         try:
-            came = socket.receive(_CLOSING_S if status is not None else max(0.0, until - time.monotonic()))
+            came = socket.receive(max(0.0, until - time.monotonic()))
         except TimeoutError:
             if status is None:
                 raise
@@ -280,8 +282,12 @@ def _heard(socket: _Socket, until: float) -> Result:
         if came is None:
             break
         channel, data = came
-        if channel == STATUS:
-            status = data
+        if channel == STATUS and status is None:
+            status, until = data, time.monotonic() + _CLOSING_S
+        elif time.monotonic() > until and status is None:
+            raise TimeoutError("it goes on after its time")
+        elif time.monotonic() > until:
+            break
         elif channel in said:
             said[channel] += data
             if sum(map(len, said.values())) > OUTPUT_BYTES:
@@ -298,21 +304,18 @@ def _code(status: bytes) -> int:
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/ with the reason NonZeroExitCode
     """
     try:
-        said = json.loads(status)
+        said = json.loads(status[:_STATUS_BYTES])
         if said["status"] == "Success":
             return 0
         for cause in (said.get("details") or {}).get("causes") or ():
             if cause.get("reason") == "ExitCode":
                 return int(cause["message"])
         words = str(said.get("message") or said.get("reason"))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         words = f"no exit status, but {status[:200]!r}"
     raise ConnectionError(words)
 
 
 def _listens(said: str, port: int) -> bool:
-    for line in said.splitlines():
-        address, _, number = line.partition(":")
-        if number and int(number, 16) == port and address in _LOOPBACK:
-            return True
-    return False
+    wanted = {f"{address}:{port:04X}" for address in _LOOPBACK}
+    return not wanted.isdisjoint(said.split())

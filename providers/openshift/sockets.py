@@ -32,6 +32,10 @@ _PIECE = 1 << 16
 _RECORD = 1 << 14
 _FRAME = 1 << 26
 """No frame is longer: the API server's are some KiB."""
+_PINGS = 16
+"""Answers that may wait for their turn; a server that sends more needs no more."""
+_CONTROL = 125
+"""Bytes of a ping or a close at most (RFC 6455, 5.5)."""
 _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _WANTS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -102,6 +106,7 @@ class Channels:
         Raises TimeoutError where nothing came, after which it may be asked again, and OSError.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
+        late = False
         while True:
             while self._frames:
                 kind, body = self._frames.popleft()
@@ -110,8 +115,12 @@ class Channels:
                     return None
                 if (message := self._message(kind, body)) is not None:
                     return message
+            # What says nothing, such as pings, gives it no more time.
+            if late:
+                raise TimeoutError("nothing came from the API server in time")
             if not self._read(until):
                 return None
+            late = until is not None and time.monotonic() > until
 
     def close(self) -> None:
         """Hangs up; a ``receive`` that waits returns. May be repeated."""
@@ -131,6 +140,8 @@ class Channels:
 
     def _message(self, kind: int, body: bytes) -> tuple[int, bytes] | None:
         if kind == _PING:
+            if len(self._owed) >= _PINGS:
+                return None
             self._owed.append(_frame(_PONG, body))
             if self._sending.acquire(blocking=False):
                 try:
@@ -186,7 +197,7 @@ class Channels:
                 if len(came) < start:
                     break
                 (length,) = struct.unpack_from(form, came, at + 2)
-            if length > _FRAME:
+            if length > (_CONTROL if came[at] & 8 else _FRAME):
                 raise ConnectionError(f"a frame of {length} bytes came from the API server")
             if len(came) < start + length:
                 break
