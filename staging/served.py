@@ -18,6 +18,7 @@ _MODULES = (
     "burstd.data.frames",
     "burstd.model.errors",
     "burstd.model.stager",
+    "burstd.model.text",
 )
 
 

@@ -36,6 +36,7 @@ AGENT_MODULES = (
     "burstd.model.data",
     "burstd.model.errors",
     "burstd.model.stager",
+    "burstd.model.text",
 )
 # Older Pythons must be able to read it.
 _MAIN = """\
