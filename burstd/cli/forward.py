@@ -21,6 +21,8 @@ from burstd.data.relay import SocketWire, hang_up, relay
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
 """For the daemon's answer: it may have to make an ssh connection first."""
+_PAUSE_S = 1.0
+"""After a connection that could not be accepted."""
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _CONNECTED = ("01", "04", "05")
 """States of the client's end as the tables have them: ESTABLISHED, and FIN_WAIT1 and 2 where it has said all."""
@@ -141,7 +143,12 @@ def _serve(listener: sockets.socket, hold: sockets.socket, door: _Door) -> str:
                 if why := _line(hold).get("error"):
                     return f"{str(why)[:1].upper()}{str(why)[1:]}."
             return "burstd hung up; try again when it runs."
-        connection, client = listener.accept()
+        try:
+            connection, client = listener.accept()
+        except OSError as error:
+            _complain(f"a connection could not be accepted: {os.strerror(error.errno or 0)}.")
+            select.select([hold], [], [], _PAUSE_S)
+            continue
         threading.Thread(target=_carry, args=(connection, client, door), daemon=True).start()
 
 

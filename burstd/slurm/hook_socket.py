@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_S = 0.2
 _UCRED = struct.Struct("3i")
 
 
@@ -25,6 +32,29 @@ def listen(path: Path, backlog: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def connections(listener: socket.socket, closing: threading.Event, what: str) -> Iterator[socket.socket]:
+    """Each connection in turn, until ``closing`` is set and the listener shut down.
+
+    An error of accept() is of one connection, or of a machine that is short of descriptors or memory for a while: it is
+    logged once, and the next is taken. ``what``: whose connections, for the log.
+    """
+    failing = False
+    while not closing.is_set():
+        try:
+            wire, _ = listener.accept()
+        except OSError as error:
+            if not closing.is_set():
+                if not failing:
+                    log.warning(
+                        "connections cannot be accepted; tried again until they can", what=what, error=str(error)
+                    )
+                failing = True
+                closing.wait(_PAUSE_S)
+            continue
+        failing = False
+        yield wire
 
 
 def caller(wire: socket.socket) -> int:

@@ -16,13 +16,16 @@ from pathlib import Path
 import structlog
 
 from burstd.model.errors import BurstdError
-from burstd.slurm.hook_socket import caller, listen
+from burstd.slurm.hook_socket import caller, connections, listen
 from burstd.slurm.power_client import KINDS, TAKEN
 
 log = structlog.get_logger(__name__)
 
 _LARGEST = 32 * 1024 * 1024
 _PATIENCE_S = 2.0
+_SHOWN = 500
+_LATEST = float(1 << 40)
+"""Seconds since 1970: no call is later."""
 
 
 class PowerSocketFailed(BurstdError):
@@ -45,10 +48,11 @@ def parse(line: bytes) -> PowerCall | None:
     try:
         said = json.loads(line)
         kind, nodes = said["kind"], said["nodes"]
-        if kind not in KINDS or not isinstance(nodes, str):
+        time = float(said["time"])
+        if kind not in KINDS or not isinstance(nodes, str) or not 0 <= time < _LATEST:
             return None
-        return PowerCall(kind, nodes, float(said["time"]), said.get("resume_file"))
-    except (ValueError, KeyError, TypeError):
+        return PowerCall(kind, nodes, time, said.get("resume_file"))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -65,6 +69,7 @@ class PowerServer:
         self._allowed = allowed | {0, os.geteuid()}
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def start(self) -> None:
         """Listens, then reads what was left while burstd was down. Raises PowerSocketFailed."""
@@ -75,12 +80,14 @@ class PowerServer:
                 f"the socket {self._path} for Slurm's calls cannot be made: {error.strerror}; does its folder exist?"
             ) from error
         self._socket = listener
+        self._closing.clear()
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="power", daemon=True)
         self._thread.start()
         self.read_spool()
 
     def stop(self) -> None:
         """Ends the thread; calls go to the spool from now on."""
+        self._closing.set()
         if self._socket is not None:
             self._path.unlink(missing_ok=True)
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -90,11 +97,7 @@ class PowerServer:
             self._thread.join(_PATIENCE_S)
 
     def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                wire, _ = listener.accept()
-            except OSError:
-                return  # It was shut down.
+        for wire in connections(listener, self._closing, "Slurm's power programs"):
             with wire:
                 self._take(wire)
 
@@ -130,7 +133,8 @@ class PowerServer:
             return
         for file in files:
             try:
-                call = parse(file.read_bytes())
+                with file.open("rb") as opened:
+                    call = parse(opened.read(_LARGEST))
                 file.unlink()
             except OSError as error:
                 log.warning("a spooled call cannot be read", file=str(file), error=str(error))
@@ -139,5 +143,5 @@ class PowerServer:
                 self._handle(call)
 
     def _handle(self, call: PowerCall) -> None:
-        log.info("slurm called", kind=call.kind, nodes=call.nodes)
+        log.info("slurm called", kind=call.kind, nodes=call.nodes[:_SHOWN])
         self._taken(call)

@@ -14,7 +14,7 @@ from typing import Literal
 import structlog
 
 from burstd.model.errors import BurstdError
-from burstd.slurm.hook_socket import caller, listen
+from burstd.slurm.hook_socket import caller, connections, listen
 from burstd.slurm.stage_client import HOOKS, WAITING
 
 log = structlog.get_logger(__name__)
@@ -24,6 +24,9 @@ _PATIENCE_S = 2.0
 _CONNECTIONS = 512
 _WAITING = 100
 _AFTER = ("post_run", "data_out", "test_data_out", "teardown")
+_JOB = re.compile(r"[0-9]{0,10}")
+_NO_ID = 0xFFFFFFFF
+"""What the kernel takes for no uid or gid."""
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 Result = Literal["ok", "refused", "busy", "again"]
@@ -88,13 +91,13 @@ def parse(line: bytes) -> StageCall | None:
         said = json.loads(line)
         hook, job, info = said["hook"], said["job"], said.get("info") or {}
         uid, gid = said.get("uid"), said.get("gid")
-        known = hook in HOOKS and isinstance(job, str) and isinstance(info, dict)
-        if not known or not all(n is None or isinstance(n, int) for n in (uid, gid)):
+        known = hook in HOOKS and isinstance(job, str) and _JOB.fullmatch(job) and isinstance(info, dict)
+        if not known or not all(n is None or (type(n) is int and 0 <= n < _NO_ID) for n in (uid, gid)):
             return None
         words = {str(name): str(value) for name, value in info.items()}
         script, text = str(said.get("script") or ""), str(said.get("text") or "")
         return StageCall(hook, job, uid, gid, script, bool(said.get("hurry")), words, text)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -127,6 +130,7 @@ class StageServer:
         self._open = threading.BoundedSemaphore(connections)
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def start(self) -> None:
         """Listens. Raises StageSocketFailed."""
@@ -138,11 +142,13 @@ class StageServer:
                 "does its folder exist?"
             ) from error
         self._listener = listener
+        self._closing.clear()
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="stage", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Takes no more questions. Those being answered get their answer if it comes before this process ends."""
+        self._closing.set()
         if self._listener is not None:
             self._path.unlink(missing_ok=True)
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -152,17 +158,20 @@ class StageServer:
             self._thread.join(_PATIENCE_S)
 
     def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                wire, _ = listener.accept()
-            except OSError:
-                return  # It was shut down.
+        for wire in connections(listener, self._closing, "the hooks of burst_buffer/lua"):
             if not self._open.acquire(blocking=False):
-                log.warning("too many hooks of burst_buffer/lua at once; one is put off")
-                self._send(wire, StageReply("busy"))
-                wire.close()
+                self._put_off(wire, "too many hooks of burst_buffer/lua at once; one is put off")
                 continue
-            threading.Thread(target=self._take, args=(wire,), name="stage call", daemon=True).start()
+            try:
+                threading.Thread(target=self._take, args=(wire,), name="stage call", daemon=True).start()
+            except RuntimeError:
+                self._open.release()
+                self._put_off(wire, "no thread can be started for a hook of burst_buffer/lua; it is put off")
+
+    def _put_off(self, wire: socket.socket, why: str) -> None:
+        log.warning(why)
+        self._send(wire, StageReply("busy"))
+        wire.close()
 
     def _take(self, wire: socket.socket) -> None:
         try:
