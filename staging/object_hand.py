@@ -14,14 +14,18 @@ if __name__ == "__main__" and not __package__:  # python3 -I object_hand.py
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 import errno
+import ipaddress
 import signal
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from itertools import islice
 from typing import Any
+from urllib.parse import urlsplit
 
 from burstd.data import hand, passing
 from staging.object_place import PART_BYTES, Found, Part, Place
@@ -33,6 +37,9 @@ _SIDE_BY_SIDE = 8
 _ROWS = 512
 _KINDS = {"s3": ("user_s3", "boto3"), "swift": ("user_swift", "openstacksdk")}
 _PROBE = ".burst-probe"
+_METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")))
+"""Of clouds whose metadata is not at a link-local address."""
+_PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 _MAY_READ = 0o100644
 
 
@@ -62,10 +69,47 @@ def _prepare(hello: Request) -> Callable[[socket.socket], None]:
         # As an exception, so that an upload on its way is ended and nothing of it is left.
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         os.environ["PATH"] = "/usr/local/bin:/usr/bin:/bin"  # his configuration may name a program that has his keys
+        if not hello.get("loopback"):
+            sys.addaudithook(outside_only)
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
             Server(sock, kind, opener, pool).serve()
 
     return serve
+
+
+def outside_only(event: str, words: tuple[Any, ...]) -> None:
+    """An audit hook that lets no connection be made to the head itself, nor to its cloud's metadata.
+
+    A user's configuration names any server: from the head it would answer as it does nobody from outside. Names are
+    resolved by then. The site's proxies are not the user's choice.
+    """
+    if event != "socket.connect" or not isinstance(words[1], tuple):
+        return
+    where = str(words[1][0])
+    try:
+        address = ipaddress.ip_address(where.partition("%")[0])
+    except ValueError:
+        return  # A name: the C library resolves and connects by address, or it is none.
+    address = getattr(address, "ipv4_mapped", None) or address
+    inside = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
+    if (inside or address in _METADATA) and words[1][:2] not in _proxies():
+        # No OSError: that would read as a server which does not answer.
+        raise ValueError(f"{where} is this machine's own or its cloud's, which users do not reach")
+
+
+@cache
+def _proxies() -> frozenset[tuple[str, int]]:
+    """Addresses and ports of the proxies in the environment, which is burstd's."""
+    found: set[tuple[str, int]] = set()
+    for name, value in os.environ.items():
+        if name.lower() in _PROXIES:
+            place = urlsplit(value if "://" in value else f"http://{value}")
+            with suppress(OSError, ValueError):
+                port = place.port or 80
+                found.update(
+                    (str(one[4][0]), port) for one in socket.getaddrinfo(place.hostname, port, type=socket.SOCK_STREAM)
+                )
+    return frozenset(found)
 
 
 def _opener(kind: str) -> Opener:

@@ -6,12 +6,15 @@ import errno
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 PART_BYTES = 32 << 20
 """Larger objects are read and written in parts of this size, side by side."""
+MOST_BYTES = 1 << 53
+"""No object is larger: S3 ends at 48.8 TiB, and what JSON says is exact up to here."""
+_EMPTY_PAGES = 100
 PASSING = errno.EAGAIN
 """Of a failure that may be over in a while."""
 _STAMP = re.compile(r"(\d{1,12})(?:\.(\d{1,9}))?")
@@ -25,6 +28,28 @@ class Found:
     size: int
     mtime_ns: int
     tag: str
+
+    def __post_init__(self) -> None:
+        """Raises OSError where a server says what no object has."""
+        if not (0 <= self.size <= MOST_BYTES and isinstance(self.tag, str)):
+            raise OSError(errno.EINVAL, f"the server says that it has {self.size} bytes, which no object has", self.key)
+
+
+def in_order(prefix: str, pages: Iterable[Iterable[Found]]) -> Iterator[Found]:
+    """The objects of a list, page by page. Raises OSError where it is none: it has an end, an order and a prefix."""
+    last, empty = "", 0
+    for page in pages:
+        empty += 1
+        for found in page:
+            empty = 0
+            if not found.key.startswith(prefix):
+                raise OSError(errno.EINVAL, "the server lists what was not asked for", found.key)
+            if found.key <= last:
+                raise OSError(errno.EINVAL, "the server does not list its objects in order", found.key)
+            last = found.key
+            yield found
+        if empty > _EMPTY_PAGES:
+            raise OSError(errno.EINVAL, "the server lists empty pages without an end", prefix)
 
 
 @dataclass(frozen=True, slots=True)

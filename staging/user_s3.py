@@ -27,7 +27,7 @@ from botocore.exceptions import (
 )
 from urllib3.exceptions import HTTPError
 
-from staging.object_place import PART_BYTES, PASSING, Found, Part, Stamped, Upload, cut, stamp, stamped
+from staging.object_place import PART_BYTES, PASSING, Found, Part, Stamped, Upload, cut, in_order, stamp, stamped
 
 PROFILE = "burst"
 _MOST_PARTS = 10_000
@@ -99,13 +99,17 @@ class S3Bucket:
 
     def listed(self, prefix: str) -> Iterator[Found]:
         """See Place."""
+        return in_order(prefix, self._pages(prefix))
+
+    def _pages(self, prefix: str) -> Iterator[list[Found]]:
         token: dict[str, str] = {}
         while True:
             with self.asked(prefix):
                 page = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix, **token)
-            for row in page.get("Contents", ()):
-                when = int(row["LastModified"].timestamp() * 10**9)
-                yield Found(row["Key"], row["Size"], when, row["ETag"])
+            yield [
+                Found(row["Key"], row["Size"], int(row["LastModified"].timestamp() * 10**9), row["ETag"])
+                for row in page.get("Contents", ())
+            ]
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}

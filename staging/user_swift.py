@@ -19,7 +19,7 @@ from keystoneauth1 import exceptions, loading
 from urllib3.exceptions import HTTPError
 
 from staging import swift_access
-from staging.object_place import PASSING, Found, Part, Stamped, Upload, cut, stamp, stamped
+from staging.object_place import PASSING, Found, Part, Stamped, Upload, cut, in_order, stamp, stamped
 
 CLOUD = "burst"
 _WHOLE_BYTES = 5 << 30
@@ -71,14 +71,21 @@ class SwiftContainer:
 
     def listed(self, prefix: str) -> Iterator[Found]:
         """See Place."""
+        return in_order(prefix, self._pages(prefix))
+
+    def _pages(self, prefix: str) -> Iterator[list[Found]]:
         after = ""
         while True:
             query = {"format": "json", "prefix": prefix, "limit": str(_PAGE), "marker": after}
             answer = self.ask("GET", self.at(), prefix, params=query)
             page = answer.json() if answer.status_code != 204 else []
-            for row in page:
-                tag = str(row.get("slo_etag") or row["hash"]).strip('"')
-                yield Found(row["name"], row["bytes"], _ns(row["last_modified"]), tag)
+            yield [
+                Found(
+                    row["name"], row["bytes"], _ns(row["last_modified"]),
+                    str(row.get("slo_etag") or row["hash"]).strip('"'),
+                )
+                for row in page
+            ]  # fmt: skip
             if not page:
                 return
             after = page[-1]["name"]

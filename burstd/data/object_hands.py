@@ -73,9 +73,19 @@ class ObjectHand(Hand):
 
 
 def object_hand(
-    who: Account, kind: str, *, socket_path: Path | None = None, min_uid: int = 1000, timeout_s: float | None = None
+    who: Account,
+    kind: str,
+    *,
+    socket_path: Path | None = None,
+    min_uid: int = 1000,
+    timeout_s: float | None = None,
+    loopback: bool = False,
 ) -> ObjectHand:
-    """A hand of an account for ``s3`` or ``swift``, as hands.open_hand; ``timeout_s``: for each answer. HandError."""
+    """A hand of an account for ``s3`` or ``swift``, as hands.open_hand; ``timeout_s``: for each answer. HandError.
+
+    ``loopback``: it may also reach servers on this machine, which a user's configuration could name otherwise in order
+    to be answered as nobody from outside is.
+    """
     found = importlib.util.find_spec(_PROGRAM)
     if found is None or found.origin is None:
         raise HandError("", errno.ENOSYS, f"burstd was installed without {_PROGRAM}: install it whole")
@@ -90,4 +100,4 @@ def object_hand(
     if socket_path is not None and not socket_path.exists():
         text = f"{kind}:// cannot be reached: an administrator starts burstd-object-hand.socket, which is {socket_path}"
         raise HandError("", errno.ENOENT, text)
-    return started(make, [found.origin], {**hello, "objects": kind}, socket_path, min_uid, env)
+    return started(make, [found.origin], {**hello, "objects": kind, "loopback": loopback}, socket_path, min_uid, env)

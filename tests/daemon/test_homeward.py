@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ LARGE = os.urandom(1 << 20) * 40
 @contextmanager
 def user(place: Path) -> Iterator[UserHands]:
     who = Account("someone", USER, USER, (USER,), str(place))
-    with UserHands(who, hand_of(who), object_hand) as hands:
+    with UserHands(who, hand_of(who), partial(object_hand, loopback=True)) as hands:
         yield hands
 
 

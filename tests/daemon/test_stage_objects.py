@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def _checked(world: World, files: Mapping[str, str] | None, text: str, seconds: 
             os.chown(path, NOBODY, NOBODY)
 
         def objects(asked: Account, kind: str, timeout_s: float) -> ObjectHand:
-            return object_hand(replace(asked, home=who.home), kind, timeout_s=timeout_s)
+            return object_hand(replace(asked, home=who.home), kind, timeout_s=timeout_s, loopback=True)
 
         rules = CheckRules(seconds, None, lambda _name: None)
         usage = Use("nobody", 0, 500), Use("lab", 0, None)
@@ -112,7 +113,7 @@ def test_outputs_of_a_job_on_premises_and_of_nodes(world: World) -> None:
         )  # fmt: skip
         onnode = replace(job, nodes=("n1",), outputs={"n1/0": tree, "n1/1": single})
         for asked, ended in ((job, Ended(on_premises=True)), (onnode, Ended())):
-            with UserHands(who, hand_of(who), object_hand) as hands:
+            with UserHands(who, hand_of(who), partial(object_hand, loopback=True)) as hands:
                 home = Homeward(stager, Limits(), lambda *_: None, lambda job_id: str(folder / job_id))
                 assert home.bring(Task(asked, Meter("7", "home")), hands, ended) == 12
             told = json.loads(world.get("runs/7/burst-7.json")[0])
@@ -124,14 +125,14 @@ def test_outputs_of_a_job_on_premises_and_of_nodes(world: World) -> None:
             assert world.get("one.bin")[0] == b"1"
             assert b"did not end well" in world.get("runs/7/burst-7.PARTIAL")[0]
         well = replace(onnode, job_state="COMPLETED", exit_code="0:0")
-        with UserHands(who, hand_of(who), object_hand) as hands:
+        with UserHands(who, hand_of(who), partial(object_hand, loopback=True)) as hands:
             Homeward(stager, Limits(), lambda *_: None, str).bring(Task(well, Meter("7", "home")), hands, Ended())
         assert "runs/7/burst-7.PARTIAL" not in world.names()
 
 
 def test_input_of_a_job_on_premises(world: World) -> None:
     world.put("set/x/y", b"y" * 70)
-    with world.user() as who, files_of(who) as (files, folder), object_hand(who, "s3") as hand:
+    with world.user() as who, files_of(who) as (files, folder), object_hand(who, "s3", loopback=True) as hand:
         going = threading.Event()
         assert carry(hand, "s3://mine/set/", files, str(folder), "set", job="7", cancelled=going) == 70
         assert carry(hand, "s3://mine/set/x/y", files, str(folder), "one", job="7", cancelled=going) == 70

@@ -59,7 +59,7 @@ class World:
 
     @contextmanager
     def hand(self, files: Mapping[str, str] | None = None, port: int = 0) -> Iterator[ObjectHand]:
-        with self.user(files, port) as who, object_hand(who, self.kind) as hand:
+        with self.user(files, port) as who, object_hand(who, self.kind, loopback=True) as hand:
             yield hand
 
 

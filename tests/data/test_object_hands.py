@@ -61,7 +61,7 @@ def test_a_tree_comes_in_once(world: World) -> None:
     stager = MemoryStager()
     sender = Sender(Index(None), stager)
     source, size = f"{world.root}/in/", sum(map(len, TREE.values()))
-    with world.user() as who, object_hand(who, world.kind) as hand, files_of(who) as (files, folder):
+    with world.user() as who, object_hand(who, world.kind, loopback=True) as hand, files_of(who) as (files, folder):
         look = hand.look(source)
         assert (look.size, look.single, look.whole) == (size, False, True)
         first, again, third = Progress(), Progress(), Progress()
@@ -111,14 +111,14 @@ def test_credentials_that_are_none(world: World) -> None:
         assert "made-up" not in str(caught.value)
     with world.user(right) as who:
         (Path(who.home) / name).chmod(0)
-        with object_hand(who, world.kind) as hand, pytest.raises(HandError, match=name):
+        with object_hand(who, world.kind, loopback=True) as hand, pytest.raises(HandError, match=name):
             hand.look(f"{world.root}/x")
 
 
 def test_outputs_go_home_once(world: World) -> None:
     stager = MemoryStager()
     sender = Sender(Index(None), stager)
-    with world.user() as who, files_of(who) as (files, folder), object_hand(who, world.kind) as hand:
+    with world.user() as who, files_of(who) as (files, folder), object_hand(who, world.kind, loopback=True) as hand:
         (folder / "d").mkdir()
         (folder / "d/small").write_bytes(b"s" * 3000)
         (folder / "big").write_bytes(BIG)
@@ -152,7 +152,7 @@ def test_a_broken_upload_leaves_nothing(world: World) -> None:
         os.chown(folder / "big", UID, UID)
         tree = sender.send(files, str(folder), owner=Owner(UID))
         line.cut_after(8 << 20)
-        with object_hand(who, world.kind) as hand:
+        with object_hand(who, world.kind, loopback=True) as hand:
             with pytest.raises(HandError, match="the server does not answer") as caught:
                 _bring(stager, hand, tree, f"{world.root}/broken")
             assert caught.value.errno == 11

@@ -1,0 +1,144 @@
+"""A user names any server, and that answers anything: neither reaches more than what is the user's own."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from burstd.data.hands import HandError
+from burstd.data.object_hands import ObjectHand, object_hand
+from staging.object_hand import outside_only
+from tests.data.object_worlds import World
+
+_KEYS = "[burst]\naws_access_key_id = A\naws_secret_access_key = B\n"
+_root_only = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [("127.0.0.1", 80), ("127.8.9.1", 80), ("169.254.169.254", 80), ("0.0.0.0", 80), ("::1", 80, 0, 0),  # noqa: S104
+     ("::ffff:127.0.0.1", 80, 0, 0), ("::ffff:169.254.169.254", 80, 0, 0), ("fe80::1%eth0", 80, 0, 2), ("::", 80, 0, 0),
+     ("fd00:ec2::254", 80, 0, 0), ("100.100.100.200", 80), ("224.0.0.1", 80)],
+)  # fmt: skip
+def test_where_a_users_server_may_not_be(address: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match="this machine's own or its cloud's"):
+        outside_only("socket.connect", (None, address))
+
+
+@pytest.mark.parametrize("address", [("192.0.2.7", 443), ("10.77.1.1", 9000), ("2001:db8::1", 443, 0, 0), "/run/x"])
+def test_where_it_may_be(address: Any) -> None:
+    outside_only("socket.connect", (None, address))
+    outside_only("open", (address,))
+
+
+class _Answers:
+    """A server of loopback that gives each request the next answer, the last for ever."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.heads: list[dict[str, str]] = []
+        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.asked.append(f"{self.command} {self.path}")
+                outer.heads.append(dict(self.headers))
+                many = len(outer.answers) > 1
+                status, headers, body = outer.answers.pop(0) if many else outer.answers[0]
+                self.send_response(status)
+                for name, value in ({"Content-Length": str(len(body))} | headers).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815 - http.server's
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.http.server_address[1]
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+
+def _serving() -> Iterator[_Answers]:
+    made = _Answers()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+_server = pytest.fixture(_serving, name="server")
+_other = pytest.fixture(_serving, name="other")
+
+
+@contextmanager
+def _hand(server: _Answers, *, loopback: bool) -> Iterator[ObjectHand]:
+    config = (
+        f"[profile burst]\nregion = r\nendpoint_url = http://127.0.0.1:{server.port}\ns3 =\n addressing_style = path\n"
+    )
+    files = {".aws/config": config, ".aws/credentials": _KEYS}
+    world = World("s3", ("127.0.0.1", server.port), lambda *_: None, lambda _: (b"", {}), set, "B", lambda _: files)
+    with world.user() as who, object_hand(who, "s3", timeout_s=30.0, loopback=loopback) as hand:
+        yield hand
+
+
+def _page(*keys: str, size: str = "1", more: str = "") -> bytes:
+    rows = "".join(
+        f"<Contents><Key>{key}</Key><Size>{size}</Size><ETag>e</ETag><LastModified>2020-01-01T00:00:00Z</LastModified>"
+        "</Contents>"
+        for key in keys
+    )
+    end = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>" if more else ""
+    return f"<ListBucketResult>{rows}{end}</ListBucketResult>".encode()
+
+
+class TestHands:
+    pytestmark = _root_only
+
+    def test_the_head_itself_is_not_reached(self, server: _Answers) -> None:
+        server.answers = [(200, {}, _page("secret"))]
+        with _hand(server, loopback=False) as hand, pytest.raises(HandError, match="this machine's own"):
+            list(hand.walk("s3://latest/meta-data/"))
+        assert server.asked == []
+
+    def test_a_redirect_is_not_followed(self, server: _Answers, other: _Answers) -> None:
+        other.answers = [(200, {}, _page("x"))]
+        server.answers = [(307, {"Location": f"http://127.0.0.1:{other.port}/"}, b"")]
+        with _hand(server, loopback=True) as hand, pytest.raises(HandError):
+            list(hand.walk("s3://mine/"))
+        assert server.asked
+        assert other.asked == []
+
+    @pytest.mark.parametrize("size", ["-1", str(2**63), str(2**80)])
+    def test_sizes_that_no_object_has(self, server: _Answers, size: str) -> None:
+        server.answers = [(200, {}, _page("a", size=size))]
+        with _hand(server, loopback=True) as hand, pytest.raises(HandError):
+            list(hand.walk("s3://mine/"))
+
+    def test_keys_outside_of_what_was_asked_for(self, server: _Answers) -> None:
+        server.answers = [(200, {}, _page("other/b"))]
+        with _hand(server, loopback=True) as hand, pytest.raises(HandError, match="was not asked for"):
+            list(hand.walk("s3://mine/dir/"))
+
+    def test_pages_without_an_end(self, server: _Answers) -> None:
+        server.answers = [(200, {}, _page("a", more="t"))]
+        began = time.monotonic()
+        with _hand(server, loopback=True) as hand, pytest.raises(HandError, match="in order"):
+            list(hand.walk("s3://mine/"))
+        assert time.monotonic() - began < 20.0
+
+    def test_empty_pages_without_an_end(self, server: _Answers) -> None:
+        server.answers = [(200, {}, _page(more="t"))]
+        with _hand(server, loopback=True) as hand, pytest.raises(HandError, match="pages"):
+            list(hand.walk("s3://mine/"))
