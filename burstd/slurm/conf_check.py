@@ -63,6 +63,7 @@ def compare(pools: Sequence[Pool], wishes: Wishes, running: Running) -> list[Fin
         *_selection(pools, running),
         *(f for pool in pools for f in _nodes(pool, running)),
         *_partitions(pools, running),
+        *_submission(running),
     ]
     return sorted(found, key=lambda f: f.advice)
 
@@ -166,6 +167,20 @@ def _differences(pool: Pool, node: Node) -> Iterator[tuple[str, str, str]]:
             f"Feature={','.join(sorted(lacking))}",
             f"Feature={','.join(sorted(node.features)) or 'none'}",
             "jobs with such a constraint do not start there",
+        )
+
+
+def _submission(running: Running) -> Iterator[Finding]:
+    """slurmctld takes jobs from any host with the cluster's key, which rented nodes have."""
+    unlimited = sorted(name for name, fields in running.partitions.items() if fields.get("AllocNodes") == "ALL")
+    if unlimited:
+        yield Finding(
+            "AllocNodes",
+            "the hosts where users log in, in each partition",
+            f"ALL in {', '.join(unlimited)}",
+            "what runs on a rented node can submit jobs to the site's own partitions",
+            "set AllocNodes=HOSTS in each PartitionName line; jobs on other hosts then cannot submit jobs",
+            advice=True,
         )
 
 

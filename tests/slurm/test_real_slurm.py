@@ -40,8 +40,8 @@ class TestRealSlurm(SchedulerContract):
         version = slurm_files.VERSIONS[cluster.cluster.release]
         wishes = Wishes(version, keep_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
         running = conf_check.ask(commands)
-        (found,) = conf_check.compare(cluster.cluster.pools, wishes, running)
-        assert (found.subject, found.advice) == ("SchedulerParameters", True)
+        found = conf_check.compare(cluster.cluster.pools, wishes, running)
+        assert [(f.subject, f.advice) for f in found] == [("SchedulerParameters", True), ("AllocNodes", True)]
 
     def test_a_job_is_heard_of_in_the_state_folder(self, cluster: Rig) -> None:
         heard = threading.Event()

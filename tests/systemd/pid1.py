@@ -18,7 +18,7 @@ set -e
 # As systemd has it outside of containers: what it mounts for a service is seen by the service.
 mount --make-rshared /
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-mount -t tmpfs -o mode=755 tmpfs /run
+mount {{run}} /run
 : > /etc/fstab
 exec env -i container=lxc PATH=/usr/sbin:/usr/bin:/sbin:/bin {_SYSTEMD} systemd.unit=multi-user.target \
     --log-target=console >/dev/console 2>&1 </dev/null
@@ -68,20 +68,34 @@ class SystemdBox:
 @contextmanager
 def systemd_box(lab: Lab, spec: BoxSpec) -> Iterator[SystemdBox]:
     """Boots systemd in a box; given when multi-user.target is reached. All its cgroups are gone at the end."""
+    box = lab.start(spec)
+    try:
+        box.wait_booted()
+        with systemd_in(box) as made:
+            yield made
+    finally:
+        box.stop()
+
+
+@contextmanager
+def systemd_in(box: Box, *, shared_run: bool = False, mask: Sequence[str] = ()) -> Iterator[SystemdBox]:
+    """The same in a box that has booted, beside what runs there. ``mask``: services that are not to be started.
+
+    With ``shared_run`` /run is the box's, so that both sides reach each other's sockets.
+    """
     root = cgroup2()
     assert root is not None
     group = root / f"burstd-test-{secrets.token_hex(4)}"
     group.mkdir()
-    box = lab.start(spec)
     try:
-        box.wait_booted()
-        for unit in _MASK:
+        for unit in (*_MASK, *mask):
             box.run(["ln", "-sf", "/dev/null", f"/etc/systemd/system/{unit}.service"])
         words = ["unshare", "--pid", "--mount", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child", "--mount-proc"]
+        boot = _BOOT.format(run="--bind /run" if shared_run else "-t tmpfs -o mode=755 tmpfs")
         # The machine's shell moves itself into the group, so that the cgroup namespace begins there.
         entering = box.path("/")
         inner = ["nsenter", f"--target={entering.parts[2]}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root"]
-        inner += ["--", "env", "--chdir=/", *words, "sh", "-c", _BOOT]
+        inner += ["--", "env", "--chdir=/", *words, "sh", "-c", boot]
         shell = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *inner]
         with subprocess.Popen(shell, stdin=subprocess.DEVNULL) as parent:
             try:
@@ -90,7 +104,6 @@ def systemd_box(lab: Lab, spec: BoxSpec) -> Iterator[SystemdBox]:
                 parent.kill()
                 (group / "cgroup.kill").write_text("1", encoding="ascii")
     finally:
-        box.stop()
         _remove(group)
 
 
@@ -108,12 +121,13 @@ def _booted(box: Box, group: Path) -> SystemdBox:
 
 
 def _remove(group: Path) -> None:
+    """What was killed leaves its cgroup a moment later."""
     deadline = time.monotonic() + 10
     while group.exists():
-        for directory in sorted((d for d in group.rglob("*") if d.is_dir()), reverse=True):
-            directory.rmdir()
-        try:
-            group.rmdir()
-        except OSError:
-            assert time.monotonic() < deadline, f"{group} is still in use"
-            time.sleep(0.05)
+        for directory in sorted((group, *(d for d in group.rglob("*") if d.is_dir())), reverse=True):
+            try:
+                directory.rmdir()
+            except OSError:
+                assert time.monotonic() < deadline, f"{directory} is still in use"
+                time.sleep(0.05)
+                break
