@@ -22,6 +22,7 @@ from burstd.cli import (
     plan,
     policy,
     provider,
+    record,
     route,
     scale,
     simulate,
@@ -80,6 +81,9 @@ app.command()(simulate.simulate)
 app.command()(plan.hold)
 app.command()(plan.unhold)
 app.command()(bill.bill)
+app.command()(record.backup)
+app.command()(record.restore)
+app.command()(record.confirm)
 app.add_typer(policy.app, name="policy")
 app.add_typer(config.app, name="config")
 app.command()(check.check)

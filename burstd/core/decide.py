@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from burstd.core.adopt import adopt
 from burstd.core.chain import Memory, make_target
 from burstd.core.gate import hold_ready, move_gate
 from burstd.core.images import image_for
@@ -64,6 +65,10 @@ def _uncollected() -> Iterator[None]:
 
 def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, memory: Memory | None) -> Plan:
     view = look(snapshot, tuning.gate, tuning.keep_node_s)
+    adoptions = adopt(snapshot, view)
+    if snapshot.doubt:
+        # What the record says of machines and slots may be long over: nothing is done on its word.
+        return Plan(tuple(adoptions))
     read = isinstance(snapshot.slurm, SlurmView)
     target = Target()
     if read:
@@ -71,6 +76,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, memo
     steps = [*notice_steps(view), *advance(view, tuning), *hold_ready(view, target)]
     moving = frozenset(step.claim_id for step in steps if isinstance(step, Move))
     actions: list[Action] = [
+        *adoptions,
         *steps,
         *move_gate(view, target, tuning, moving),
         *([] if snapshot.paused else make_claims(view, target)),

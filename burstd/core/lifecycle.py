@@ -272,6 +272,8 @@ def _ended(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     node = view.node(claim.slot)
     if view.slurm is None:
         return []
+    if _of_another(claim, view):
+        return [Move(claim.id, claim.state, S.TERMINATING, claim.reason, error=claim.error)]
     if node is not None and claim.state is S.LOST and node.busy and node.state != "DOWN":
         return [NodeDown((claim.slot,), f"burstd: machine lost ({claim.reason})"[:200])]
     off = _switch_off(claim, view, tuning)
@@ -281,12 +283,19 @@ def _ended(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 def _switch_off(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     """Slurm must not expect a node whose machine goes."""
     node = view.node(claim.slot)
-    if node is None or node.powered_down or "POWERING_DOWN" in node.flags:
+    if node is None or node.powered_down or "POWERING_DOWN" in node.flags or _of_another(claim, view):
         return []
     last = view.snapshot.progress.tidied.get(claim.slot)
     if last is not None and view.now - last < tuning.tidy_every_s:
         return []
     return [PowerDown((claim.slot,), True, "its machine is ended")]
+
+
+def _of_another(claim: Claim, view: View) -> bool:
+    """Slurm's node of its slot is a machine that the record does not know: the claim was over before the record."""
+    node = view.node(claim.slot)
+    unknown = view.snapshot.unknown
+    return bool(unknown) and node is not None and node.address in view.addresses(unknown)
 
 
 def _left(claim: Claim, view: View) -> bool:

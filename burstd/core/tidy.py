@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from burstd.core.adopt import adoptable
 from burstd.core.tuning import Tuning
 from burstd.core.view import View
 from burstd.model.claim import Cause
@@ -65,16 +66,20 @@ def reset_slots(view: View, tuning: Tuning) -> list[Action]:
     """Slots that Slurm has as up, down or failed while no claim stands behind them are powered down in Slurm.
 
     A slot whose boot Slurm gave up is DOWN and POWERED_DOWN at once: nothing else would ever make it usable again.
-    One that a person set down while it was off is left to them.
+    One that a person set down while it was off is left to them. None is while a cloud has not been listed so far: a
+    machine that the record does not know may stand behind it.
     """
+    if any(not cloud.listed for cloud in view.snapshot.clouds.values()):
+        return []
     told = view.snapshot.progress.tidied
+    unknown = view.addresses(view.snapshot.unknown) if view.snapshot.unknown else frozenset()
     slots = []
     for pool in view.snapshot.pools.values():
         for slot in pool.slots:
             if slot in view.claimed:
                 continue
             node = view.node(slot)
-            if node is None or node.busy:
+            if node is None or node.busy or node.address in unknown:
                 continue
             if node.powered_down and not (node.state == "DOWN" and node.reason.startswith(_GIVEN_UP)):
                 continue
@@ -106,7 +111,11 @@ def remove_orphans(snapshot: Snapshot, view: View, tuning: Tuning) -> list[Actio
     # A list may say any address; behind a node that has its machine on record there is no other.
     slots = {n.name for n in needed if (c := view.claimed.get(n.name)) is None or c.address != n.address}
 
+    unknown = adoptable(snapshot, view)
+
     def spared(instance: Instance) -> bool:
+        if (instance.provider, instance.id) in unknown:
+            return True
         return instance.address in addresses or instance.tags.get(TAG_SLOT, "") in slots
 
     actions: list[Action] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -63,6 +63,16 @@ class View:
     def cloud(self, claim: Claim) -> CloudView | None:
         """What the claim's provider showed; None: it is not configured any more or was not read yet."""
         return self.snapshot.clouds.get(claim.offer.provider)
+
+    def addresses(self, machines: Collection[tuple[str, str]]) -> frozenset[str]:
+        """Of these living machines (provider and id)."""
+        return frozenset(
+            i.address
+            for cloud in self.snapshot.clouds.values()
+            if not isinstance(cloud.instances, Unavailable)
+            for i in cloud.instances
+            if i.address and not i.state.ended and (i.provider, i.id) in machines
+        )
 
     def job(self, job_id: str) -> Job | None:
         """A job by its id; for a task of an array that waits with the others (``123_4``) the row of them all."""

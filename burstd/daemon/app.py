@@ -30,6 +30,7 @@ from burstd.daemon.policy_desk import PolicyDesk
 from burstd.daemon.provider_checks import ProviderChecks
 from burstd.daemon.ready import Ready, rules
 from burstd.daemon.reconciler import Reconciler
+from burstd.daemon.record_mark import RecordMark
 from burstd.daemon.route_desk import RouteDesk
 from burstd.daemon.systemd import Notifier
 from burstd.daemon.wake import Wake
@@ -81,6 +82,9 @@ def assemble(ready: Ready, stack: ExitStack) -> Parts:
     store = Store.open(settings.database, clock)
     stack.callback(store.close)
     clock.not_before(store.last_time())
+    mark = RecordMark(settings.daemon.state_dir / "record.mark", store)
+    if doubt := mark.compare():
+        log.error("the record is in doubt", why=doubt)
     wake = Wake()
     scheduler = make.scheduler(settings, clock)
     providers: dict[str, Provider] = {}
@@ -100,7 +104,7 @@ def assemble(ready: Ready, stack: ExitStack) -> Parts:
         comments=Comments(scheduler, workers) if settings.slurm.comments else None,
     )  # fmt: skip
     return Parts(
-        clock, store, wake, scheduler, providers, workers, reconciler, hints, room, prover, in_force, looks
+        clock, store, wake, scheduler, providers, workers, reconciler, hints, room, prover, in_force, looks, mark
     )  # fmt: skip
 
 
@@ -152,6 +156,7 @@ class Parts:
     nodes: NodeProver
     in_force: make.InForce
     pace: Pace
+    mark: RecordMark
 
     def keep_s(self) -> float:
         """How long what is over stays on record."""
@@ -209,7 +214,7 @@ def _run(ready: Ready, stack: ExitStack, parts: Parts) -> None:
     loop = Loop(
         reconciler=reconciler, office=office, commands=commands, store=parts.store, clock=parts.clock,
         wake=parts.wake, hints=hints, notifier=notifier,
-        keep_s=parts.keep_s,
+        keep_s=parts.keep_s, mark=parts.mark,
     )  # fmt: skip
     loop.on_signals()
     # What is there by now stays. Each loop makes tens of thousands of objects, and each time the collector went through

@@ -13,6 +13,7 @@ from burstd.model.command import (
     ClearPin,
     Command,
     CommandResult,
+    Confirm,
     DiscardOutput,
     Evict,
     HoldSlot,
@@ -86,6 +87,9 @@ class Commands:
                 changed = bool(self._store.meta(PAUSED))
                 self._store.set_meta(PAUSED, "", command.by)
                 return CommandResult("burstd goes on" if changed else "burstd was not on hold", changed=changed)
+            case Confirm():
+                changed = bool(self._reconciler.confirm_record(command.by))
+                return CommandResult("the record is trusted" if changed else "no doubt about it", changed=changed)
             case PlanNow():
                 return CommandResult("what the next loop would do", changed=False, planned=self._reconciler.preview())
             case Reload():

@@ -15,6 +15,7 @@ from burstd.model.command import (
     ClearPin,
     Command,
     CommandResult,
+    Confirm,
     HoldSlot,
     Pause,
     PlanNow,
@@ -102,6 +103,12 @@ def put_hold(wish: PauseWish, you: Admin, office: Daemon) -> DoneView:
 def delete_hold(you: Admin, office: Daemon) -> DoneView:
     """Takes the hold back."""
     return done(office, Resume(you.by))
+
+
+@router.post("/confirm/{what}")
+def post_confirm(what: Literal["record"], you: Admin, office: Daemon) -> DoneView:
+    """Says that what burstd is in doubt about is right."""
+    return done(office, Confirm(what, you.by))
 
 
 @router.post("/reload")

@@ -14,6 +14,7 @@ import structlog
 
 from burstd.core.lifecycle import NOT_SEEN
 from burstd.core.listing import YOUNG
+from burstd.daemon.adopter import Adopter
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
@@ -27,6 +28,7 @@ from burstd.model.errors import BurstdError, NodeNotReady, NodeRefused, Schedule
 from burstd.model.offer import Pool
 from burstd.model.plan import (
     Action,
+    Adopt,
     Bind,
     Drain,
     Interrupted,
@@ -82,6 +84,7 @@ class Executor:
         launcher: Launcher,
         terminator: Terminator,
         interruptions: Interruptions,
+        adopter: Adopter,
         pools: Callable[[], Mapping[str, Pool]],
     ) -> None:
         self._store = store
@@ -95,6 +98,7 @@ class Executor:
         self._launcher = launcher
         self._terminator = terminator
         self._interruptions = interruptions
+        self._adopter = adopter
         self._pools = pools
 
     def apply(self, plan: Plan) -> int:
@@ -118,6 +122,8 @@ class Executor:
         match action:
             case MakeClaim() | Launch():
                 return 0
+            case Adopt():
+                return self._adopter.adopt(action)
             case Move():
                 return self._move(action)
             case Learn():

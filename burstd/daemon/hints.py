@@ -42,7 +42,7 @@ class Hints:
 
     def start(self) -> None:
         """Takes power calls from now on. Raises PowerSocketFailed."""
-        self._spool.mkdir(parents=True, exist_ok=True)
+        _make_folders(self._spool)
         self._power.start()
 
     def stop(self) -> None:
@@ -78,3 +78,11 @@ class Hints:
         if problem and problem != self._told:
             log.info("the queue is polled", every_s=self._settings.daemon.poll_s, reason=problem)
         self._told = problem
+
+
+def _make_folders(spool: Path) -> None:
+    """Slurm's programs leave files there: they must get in, whatever the umask is."""
+    for folder in reversed([spool, *spool.parents]):
+        if not folder.exists():
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o755)

@@ -13,7 +13,7 @@ from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.clock import Clock
 from burstd.model.errors import BurstdError, CloudUnavailable, OutcomeUnknown, ProviderError, RateLimited, TokenSpent
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, TAG_SLOT, Instance
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT, Instance
 from burstd.model.offer import Offer, Pool
 from burstd.model.plan import Launch, MakeClaim
 from burstd.model.provider import LaunchOutcome, LaunchRequest, Preparing, Provider
@@ -142,7 +142,7 @@ class Launcher:
         self._trust.broke(claim.offer, cause, reason, retry_after_s)
 
     def _request(self, claim: Claim, others: tuple[Offer, ...]) -> LaunchRequest:
-        tags = {TAG_CLUSTER: self._cluster, TAG_CLAIM: claim.id, TAG_SLOT: claim.slot, "burstd-pool": claim.pool}
+        tags = {TAG_CLUSTER: self._cluster, TAG_CLAIM: claim.id, TAG_SLOT: claim.slot, TAG_POOL: claim.pool}
         name = f"{self._cluster}-{claim.slot}-{claim.id[-6:]}".lower().replace("_", "-")
         user_data = self._user_data(self._pools()[claim.pool], claim.offer.provider)
         return LaunchRequest(claim.id, name, claim.offer, claim.image, user_data, tags, others, claim.gang)

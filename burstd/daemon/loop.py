@@ -14,6 +14,7 @@ from burstd.daemon.commands import Commands
 from burstd.daemon.hints import Hints
 from burstd.daemon.office import DaemonOffice
 from burstd.daemon.reconciler import Reconciler
+from burstd.daemon.record_mark import RecordMark
 from burstd.daemon.systemd import Notifier
 from burstd.daemon.wake import Wake
 from burstd.store import Store, StoreError
@@ -41,6 +42,7 @@ class Loop:
         hints: Hints,
         notifier: Notifier,
         keep_s: Callable[[], float],
+        mark: RecordMark,
     ) -> None:
         self._reconciler = reconciler
         self._office = office
@@ -53,6 +55,7 @@ class Loop:
         self._alive_every_s = min(notifier.watchdog_s or ALIVE_EVERY_S, ALIVE_EVERY_S)
         self._told = ""
         self._keep_s = keep_s
+        self._mark = mark
         self._stop = threading.Event()
         self._purge_due = 0.0
         self._reload_asked = threading.Event()
@@ -91,6 +94,7 @@ class Loop:
             self._reconciler.watching = self._hints.tend()
             pause = self._reconciler.step()
             self._purge()
+            self._keep_mark()
             self._feed()
             if not served:
                 self._pause(pause)
@@ -121,6 +125,12 @@ class Loop:
                 self._store.append("daemon", new="clock jump", reason=f"the system clock jumped by {jump:.1f} s")
             except StoreError as error:
                 log.error("the jump could not be recorded", error=str(error))
+
+    def _keep_mark(self) -> None:
+        try:
+            self._mark.keep()
+        except StoreError as error:
+            log.error("the record could not be read", error=str(error))
 
     def _purge(self) -> None:
         now = self._clock.now()

@@ -41,6 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     if words.check:
         sys.stdout.write(f"{words.config}: {len(found.pools)} pools, no fault\n")
         return 0
+    # Whatever starts it: what it makes is for its own user. Sockets, and folders for Slurm's programs, say otherwise.
+    os.umask(0o077)
     code = 1
     try:
         app.run(found)

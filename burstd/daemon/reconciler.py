@@ -17,6 +17,7 @@ from burstd.core.listing import closed_to_launches, listing_alarms
 from burstd.core.outlook import outlooks
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
+from burstd.daemon.adopter import Adopter
 from burstd.daemon.comments import Commenting
 from burstd.daemon.executor import Executor
 from burstd.daemon.guard import for_trial
@@ -27,6 +28,7 @@ from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
 from burstd.daemon.notice_desk import NoticeDesk
 from burstd.daemon.observer import Observer, Pace
+from burstd.daemon.record_mark import DOUBT
 from burstd.daemon.storage_nodes import StorageNodes
 from burstd.daemon.terminator import Terminator
 from burstd.daemon.trials import Trials
@@ -145,10 +147,11 @@ class Reconciler:
         self._notices = NoticeDesk(providers, workers, clock, pace)
         self._past = HistoryDesk(store, self._slots)
         self._interruptions = Interruptions(store, scheduler, self._memory)
+        self._adopter = Adopter(store, new_id)
         self._executor = Executor(
             store=store, scheduler=scheduler, providers=providers, prover=prover, workers=workers, clock=clock,
             memory=self._memory, trust=trust, launcher=launcher, terminator=terminator,
-            interruptions=self._interruptions, pools=self._pools,
+            interruptions=self._interruptions, adopter=self._adopter, pools=self._pools,
         )  # fmt: skip
         self.latest: tuple[Snapshot, Plan] | None = None
         """Of the last whole loop."""
@@ -188,6 +191,7 @@ class Reconciler:
             self._memory.covered_since = covered_since(self._memory.covered_since, snapshot, plan.target)
             self._memory.booted = booted(self._memory.booted, snapshot, plan.actions)
             changed += self._executor.apply(plan)
+            changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
             self._store.record_remarks(plan.remarks, _Owners(snapshot).of)
             if self._comments is not None:
@@ -199,7 +203,8 @@ class Reconciler:
             # Nothing is asked of a cloud that was not written down first: no space means no launch.
             self._raise_alarm(f"the record cannot be written: {error}")
             return STORE_RETRY_S
-        failed = [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
+        failed = [snapshot.doubt] if snapshot.doubt else []
+        failed += [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
         every = (*snapshot.claims, *snapshot.storage)
         ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
         failed += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
@@ -211,6 +216,24 @@ class Reconciler:
         failed += [kept] if (kept := keeping.alarm(snapshot, self.rules.tuning.keep_node_s)) else []
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot, plan.target.look_at)
+
+    def _settle_doubt(self, snapshot: Snapshot, plan: Plan) -> int:
+        """Ends the doubt once every machine is seen and adopted. Returns 1 where it ends."""
+        if not snapshot.doubt or plan.actions or isinstance(snapshot.slurm, Unavailable):
+            return 0
+        for cloud in snapshot.clouds.values():
+            if isinstance(cloud.instances, Unavailable) or cloud.listed <= self._memory.born + cloud.settle_s:
+                return 0
+            if isinstance(cloud.offers, Unavailable):
+                return 0
+        log.warning("every machine is on record again", claims=len(snapshot.claims))
+        return self.confirm_record("burstd")
+
+    def confirm_record(self, by: str) -> int:
+        """Trusts the record as it is. Returns 1 where it was in doubt."""
+        doubt = self._store.meta(DOUBT)
+        self._store.set_meta(DOUBT, "", by)
+        return int(bool(doubt))
 
     def _raise_alarm(self, alarm: str) -> None:
         if alarm and alarm != self.alarm:
@@ -256,6 +279,8 @@ class Reconciler:
             spent=self._store.spent(),
             gone=self._store.gone(now - HOUR_S),
             history=self._past.history(),
+            unknown=self._adopter.unknown(clouds, claims),
+            doubt=self._store.meta(DOUBT),
         )
         return replace(snapshot, breakers=(*snapshot.breakers, *closed_to_launches(snapshot)))
 

@@ -20,6 +20,7 @@ from burstd.model.claim import Claim
 from burstd.model.money import BudgetLine
 from burstd.model.plan import (
     Action,
+    Adopt,
     Bind,
     Drain,
     Interrupted,
@@ -140,6 +141,9 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
         return [claims[i].slot if i in claims else i for i in claim_ids]
 
     match action:
+        case Adopt(claim):
+            where = f"instance {claim.instance_id} at {claim.offer.provider}"
+            return f"adopt {where} as {claim.slot}, {claim.state.value}: {claim.reason}", [claim.id], [claim.slot]
         case Launch(claim_id, reason):
             [slot] = named([claim_id])
             return f"ask the cloud for the machine of {slot} again: {reason}", [claim_id], [slot]

@@ -66,6 +66,15 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirm:
+    """``burstctl confirm``: what burstd is in doubt about is right."""
+
+    what: str
+    """``record``."""
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanNow:
     """``burstctl plan``: looks afresh and decides, and does nothing of it."""
 
@@ -129,7 +138,18 @@ class Evict:
 StageCommand = RetryStage | DiscardOutput | Evict
 """Carried out where jobs' data is staged."""
 Command = (
-    SetPin | ClearPin | HoldSlot | ReleaseSlot | Pause | Resume | PlanNow | Reload | TryPolicies | WhatIf | StageCommand
+    SetPin
+    | ClearPin
+    | HoldSlot
+    | ReleaseSlot
+    | Pause
+    | Resume
+    | Confirm
+    | PlanNow
+    | Reload
+    | TryPolicies
+    | WhatIf
+    | StageCommand
 )
 
 

@@ -10,6 +10,7 @@ TAG_CLUSTER = "burstd-cluster"
 TAG_CLAIM = "burstd-claim"
 TAG_BATCH = "burstd-batch"
 TAG_SLOT = "burstd-slot"
+TAG_POOL = "burstd-pool"
 
 
 class InstanceState(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from burstd.model.claim import Cause, ClaimState
+from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.instance import Instance, Leftover
 from burstd.model.offer import Offer
 from burstd.model.policy import Remark, Target
@@ -218,8 +218,19 @@ class RemoveOrphans:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Write down a claim for a machine that bears our tag and that the record never knew."""
+
+    claim: Claim
+    """As it is to stand on record; its id is empty where the machine's tags name none."""
+    replaces: str = ""
+    """The claim on record for the slot, whose machine is not listed any more; empty: there is none."""
+
+
 Action = (
-    MakeClaim
+    Adopt
+    | MakeClaim
     | Launch
     | Move
     | Learn

@@ -183,6 +183,10 @@ class Snapshot:
     """What machines that are gone have cost, by month; those that are not gone are in ``claims`` and ``storage``."""
     gone: tuple[Gone, ...] = ()
     """Claims that ended within the last hour."""
+    unknown: frozenset[tuple[str, str]] = frozenset()
+    """Provider and id of instances with our tag whose claim was never on this record (see core/adopt.py)."""
+    doubt: str = ""
+    """Why the record may be older than the world: machines are adopted, nothing else is done; empty: it is not."""
     history: History = field(default_factory=History)
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""

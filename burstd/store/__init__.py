@@ -1,5 +1,6 @@
 """The record: the only room that speaks to the database. Claims, jobs' data, events, pins, remarks, the bill."""
 
+from burstd.store.backup import backup, restore
 from burstd.store.errors import (
     IllegalMove,
     Refused,
@@ -46,8 +47,10 @@ __all__ = [
     "StoreUnavailable",
     "UnknownClaim",
     "UnknownStaging",
+    "backup",
     "claim_subject",
     "replay",
     "replay_stagings",
+    "restore",
     "stage_subject",
 ]

@@ -125,6 +125,14 @@ class Reader:
         with self._reading() as connection:
             return claim_of(connection, claim_id)
 
+    def knows(self, claim_id: str, batch: str = "") -> bool:
+        """Whether a claim of this id, or of this batch where the id is empty, was ever on record, GONE or not."""
+        if not claim_id and not batch:
+            return False
+        same = CLAIM.c.id == claim_id if claim_id else CLAIM.c.batch == batch
+        with self._reading() as connection:
+            return connection.execute(select(CLAIM.c.id).where(same).limit(1)).first() is not None
+
     def request(self, claim_id: str) -> LaunchRequest | None:
         """The exact request that the cloud was, or was about to be, asked with; None: not asked yet."""
         joined = REQUEST.join(USER_DATA, REQUEST.c.user_data == USER_DATA.c.digest)
@@ -280,6 +288,11 @@ class Reader:
         """When the latest event was written; 0 where there is none."""
         with self._reading() as connection:
             return float(connection.execute(select(func.max(EVENT.c.time))).scalar() or 0.0)
+
+    def last_event(self) -> int:
+        """The number of the latest event; 0 where there is none."""
+        with self._reading() as connection:
+            return int(connection.execute(select(func.max(EVENT.c.seq))).scalar() or 0)
 
     def history(self, claim_id: str) -> tuple[Event, ...]:
         """Every event of one claim, oldest first."""

@@ -57,6 +57,12 @@ class Store(Stagings):
         """
         if not claims:
             return
+        for claim in claims:
+            if claim.state is not ClaimState.PLANNED:
+                raise IllegalMove(f"Claim {claim.id} begins as {claim.state.value}; a claim begins as planned.")
+        self._insert(claims)
+
+    def _insert(self, claims: Sequence[Claim]) -> None:
         with self._writing() as connection:
             self._look_before_making(connection, claims)
             # Through JSON and back, so that the row is what a replay of the log gives.
@@ -81,6 +87,10 @@ class Store(Stagings):
                     for c, plain in zip(made, plains, strict=True)
                 ),
             )
+
+    def adopt(self, claim: Claim) -> None:
+        """Writes a claim whose machine lives already, in whatever state it is. Raises SlotTaken, IllegalMove."""
+        self._insert([claim])
 
     def move(
         self,
@@ -186,8 +196,6 @@ class Store(Stagings):
     def _look_before_making(connection: Connection, claims: Sequence[Claim]) -> None:
         slots: set[str] = set()
         for claim in claims:
-            if claim.state is not ClaimState.PLANNED:
-                raise IllegalMove(f"Claim {claim.id} begins as {claim.state.value}; a claim begins as planned.")
             if claim.slot in slots:
                 raise SlotTaken(f"Two claims of one batch are for slot {claim.slot}.")
             slots.add(claim.slot)

@@ -61,7 +61,7 @@ class Writer(Reader):
     def _prepare(self) -> None:
         url = self._url
         if is_sqlite(url) and not in_memory(url):
-            self._lock = _take_file(Path(url.database or ""))
+            self._lock = take_file(Path(url.database or ""))
         with in_words(url):
             if is_sqlite(url):
                 with self._looking.connect() as connection:
@@ -174,7 +174,7 @@ class Writer(Reader):
             connection.execute(insert(EVENT), list(entries))
 
 
-def _take_file(path: Path) -> int:
+def take_file(path: Path) -> int:
     """Takes the lock beside the file, and makes the file, readable for its owner only. Returns the lock."""
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -198,7 +198,12 @@ def _take_file(path: Path) -> int:
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        database = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # SQLite gives its -wal and -shm the mode of the database.
+        for held in (handle, database):
+            if os.fstat(held).st_mode & 0o077:
+                os.fchmod(held, 0o600)
+        os.close(database)
     except OSError as error:
         os.close(handle)
         raise StoreUnavailable(

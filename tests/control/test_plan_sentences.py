@@ -7,11 +7,12 @@ from typing import get_args
 import pytest
 
 from burstd.daemon.views_plan import plan_view
-from burstd.model.claim import Cause
+from burstd.model.claim import Cause, Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.instance import Instance, InstanceState, Leftover
 from burstd.model.plan import (
     Action,
+    Adopt,
     Bind,
     Drain,
     Interrupted,
@@ -38,7 +39,11 @@ from burstd.model.policy import LeftOut, Remark, Target, Want, dropped
 
 from .world import G4, NOW, SNAPSHOT
 
+ADOPTED = Claim(
+    "c-9", "lab", "gpu", "gpu6", G4, Cause.DEMAND, S.OPEN, NOW, NOW, "it was not on record", instance_id="i-9"
+)
 SENTENCES: list[tuple[Action, str]] = [
+    (Adopt(ADOPTED), "adopt instance i-9 at sandbox as gpu6, open: it was not on record"),
     (
         MakeClaim("gpu", "gpu6", G4, Cause.DEMAND, "for job 104", jobs=("104",)),
         "start a machine for gpu6 (pool gpu) as sandbox/local/a/g4/on-demand at 3.06 EUR/h: for job 104",

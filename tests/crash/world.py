@@ -14,6 +14,7 @@ import policies.idle as policies_idle
 from burstd.core.tuning import Tuning
 from burstd.daemon.observer import Pace
 from burstd.daemon.reconciler import Data, Reconciler, Rules
+from burstd.daemon.record_mark import RecordMark
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.job import JobState
 from burstd.model.offer import OfferRule, Pool
@@ -126,10 +127,11 @@ class World:
         """Calls to clouds and machines that were made: ``alpha.launch``."""
         keep = policies_idle.plugin.make(policies_idle.Settings(keep_alive_s=KEEP_ALIVE_S))
         self._rules = Rules(pools(spot=spot), (keep, *policies), tuning)
-        self._path = folder / "burstd.db"
+        self.path = folder / "burstd.db"
         if template is not None:
-            shutil.copy(template, self._path)
+            shutil.copy(template, self.path)
         self._store: Store | None = None
+        self._mark: RecordMark | None = None
         self._claims_made = 0
         self.template_fault: Exception | None = None
         """What is wrong with the site's cloud-init template; None: nothing."""
@@ -173,7 +175,9 @@ class World:
         """burstd starts; nothing where it runs."""
         if self.reconciler is not None:
             return
-        self._store = Store.open(self._path, self.clock)
+        self._store = Store.open(self.path, self.clock)
+        self._mark = RecordMark(self.path.with_name("record.mark"), self._store)
+        self._mark.compare()
         self.workers = QueuedWorkers(self.clock, self.delays)
         self.reconciler = Reconciler(
             cluster=CLUSTER,
@@ -222,12 +226,25 @@ class World:
             self._store.close()
             self._store = None
 
+    def lose_record(self) -> None:
+        """The database is gone; burstd does not run."""
+        for name in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + name).unlink(missing_ok=True)
+
+    @property
+    def alarm(self) -> str:
+        """What burstd says needs a person."""
+        assert self.reconciler is not None, "burstd does not run"
+        return self.reconciler.alarm
+
     def step(self) -> None:
         """One loop of burstd, where it runs."""
         if self.reconciler is None:
             return
         try:
             self.due = self.clock.now() + self.reconciler.step()
+            assert self._mark is not None
+            self._mark.keep()
         except Crash:
             self.kill()
 
@@ -361,8 +378,8 @@ class World:
             self.run(min(30.0, max(1.0, self.clock.next_alarm() - now)))
             self.check()
             if self.clock.now() > orphans_by:
-                owned = {c.id for c in self.claims()}
-                strays = [i.id for i in self.living() if i.claim_id not in owned]
+                owned = {c.id for c in self.claims()} | {c.instance_id for c in self.claims()}
+                strays = [i.id for i in self.living() if owned.isdisjoint((i.claim_id, i.id))]
                 assert not strays, f"{strays} had no claim for longer than the grace period\n{self.report()}"
 
     def at_rest(self) -> bool:

@@ -1,0 +1,119 @@
+"""Machines with our tag that the record never knew: it was lost, or is older than they are.
+
+Every launch is on record before a cloud hears of it. So an instance whose claim the record does not know, not even as
+GONE, is no orphan: the record has lost it. It is adopted where it can be told which slot it is for: by its address,
+which Slurm has for the node, else by its tags. Where Slurm's node answers at that address it is adopted OPEN, and its
+jobs run to their end; else BOOTING, to be proven like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from burstd.core.view import View
+from burstd.model.claim import Cause, Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
+from burstd.model.job import Job, JobState
+from burstd.model.offer import Offer, Pool
+from burstd.model.plan import Adopt
+from burstd.model.snapshot import CloudView, Snapshot, Unavailable
+
+_THERE = frozenset({InstanceState.PENDING, InstanceState.RUNNING, InstanceState.UNKNOWN})
+_STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
+_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A machine that the record does not know, and the slot that it is for."""
+
+    instance: Instance
+    pool: Pool
+    slot: str
+    at_work: bool
+    """Slurm's node of the slot is at its address, and up or busy."""
+    holder: Claim | None
+    """The live claim of the slot, whose machine is not listed."""
+    cause: Cause
+
+
+def adoptable(snapshot: Snapshot, view: View) -> frozenset[tuple[str, str]]:
+    """Provider and id of the machines that are, or are still to be, adopted: nobody may remove them."""
+    return frozenset((found.instance.provider, found.instance.id) for found in _found(snapshot, view))
+
+
+def adopt(snapshot: Snapshot, view: View) -> list[Adopt]:
+    """A claim for each of them whose slot is free, and whose price can be known."""
+    made: dict[str, Adopt] = {}
+    for found in sorted(_found(snapshot, view), key=lambda one: (not one.at_work, one.instance.id)):
+        cloud = snapshot.clouds[found.instance.provider]
+        waits = found.holder is not None and not found.at_work
+        if found.slot in made or waits or isinstance(cloud.offers, Unavailable):
+            continue
+        made[found.slot] = Adopt(_claim(found, cloud, snapshot), found.holder.id if found.holder else "")
+    return list(made.values())
+
+
+def _found(snapshot: Snapshot, view: View) -> Iterator[_Found]:
+    if not snapshot.unknown or view.slurm is None:
+        return
+    pools = {slot: (pool, Cause.DEMAND) for pool in snapshot.pools.values() for slot in pool.slots}
+    pools |= {slot: (n.pool, Cause.STORAGE) for n in snapshot.store_nodes for slot in n.pool.slots}
+    holders = {claim.slot: claim for claim in (*snapshot.claims, *snapshot.storage)}
+    at = {node.address: name for name, node in view.slurm.nodes.items() if node.address}
+    for cloud in snapshot.clouds.values():
+        for instance in () if isinstance(cloud.instances, Unavailable) else cloud.instances:
+            if (instance.provider, instance.id) not in snapshot.unknown or instance.state not in _THERE:
+                continue
+            slot = at.get(instance.address, "") or instance.tags.get(TAG_SLOT, "")
+            if slot not in pools or instance.tags.get(TAG_POOL, pools[slot][0].name) != pools[slot][0].name:
+                continue
+            node, holder = view.node(slot), holders.get(slot)
+            at_work = node is not None and node.address == instance.address and (node.up or node.busy)
+            at_work = at_work and node is not None and not node.flags & _OFF
+            if holder is not None and not _unlisted(holder, view):
+                continue
+            if node is not None and node.up and not at_work:
+                continue  # Another machine is this node.
+            yield _Found(instance, pools[slot][0], slot, at_work, holder, pools[slot][1])
+
+
+def _unlisted(claim: Claim, view: View) -> bool:
+    cloud = view.cloud(claim)
+    if cloud is None or isinstance(cloud.instances, Unavailable):
+        return False
+    instance = view.by_claim.get(claim.id)
+    return instance is None or instance.state.ended
+
+
+def _claim(found: _Found, cloud: CloudView, snapshot: Snapshot) -> Claim:
+    instance, jobs = found.instance, _jobs(found.slot, snapshot)
+    launched = min(instance.launched or snapshot.now, snapshot.now)
+    offer = _offer(found, cloud)
+    price = "" if offer.price else "; what it costs is not known"
+    return Claim(
+        id=instance.claim_id, cluster=snapshot.cluster, pool=found.pool.name, slot=found.slot, offer=offer,
+        cause=found.cause, state=S.OPEN if found.at_work else S.BOOTING, created=launched, since=snapshot.now,
+        reason=f"instance {instance.id} bears our tag and was not on record: adopted{price}",
+        jobs=tuple(job.id for job in jobs), users=tuple(dict.fromkeys(job.user for job in jobs)),
+        batch=instance.batch, instance_id=instance.id, address=instance.address, launch_called=launched,
+        billed_from=launched, opened=snapshot.now if found.at_work else None, attempts=1,
+        accounts=tuple(dict.fromkeys(job.account for job in jobs if job.account)),
+    )  # fmt: skip
+
+
+def _offer(found: _Found, cloud: CloudView) -> Offer:
+    one, offers = found.instance, () if isinstance(cloud.offers, Unavailable) else cloud.offers
+    for offer in offers:
+        if (offer.zone, offer.instance_type, offer.spot) == (one.zone, one.instance_type, one.spot):
+            return offer
+    currency = offers[0].currency if offers else "EUR"
+    return Offer(one.provider, "", one.zone, one.instance_type, one.spot, found.pool.shape, Decimal(0), currency)
+
+
+def _jobs(slot: str, snapshot: Snapshot) -> list[Job]:
+    jobs = () if isinstance(snapshot.slurm, Unavailable) else snapshot.slurm.jobs
+    return [job for job in jobs if job.state in _STARTED and slot in job.node_list]

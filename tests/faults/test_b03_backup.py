@@ -1,0 +1,124 @@
+"""B3. burstctl backup and restore, also while burstd writes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from burstd.cli.main import app
+from burstd.daemon.record_mark import RecordMark
+from burstd.store import Reader, Store, StoreBroken, StoreError, StoreLocked, StoreNewer, backup, replay, restore
+from tests.doubles.lone_daemon import LoneDaemon
+from tests.store.samples import ManualClock, planned
+
+
+def test_a_copy_made_while_burstd_writes_is_whole(tmp_path: Path) -> None:
+    place, copy = tmp_path / "burstd.db", tmp_path / "copy.db"
+    wrong: list[str] = []
+    done = threading.Event()
+
+    def look() -> None:
+        try:
+            for _ in range(10):
+                backup(place, copy)
+                with Reader.open(copy, ManualClock()) as reader:
+                    claims = {c.id: c for c in reader.find(limit=10**6)}
+                    if replay(reader.events(limit=10**6)) != claims:
+                        wrong.append(f"{len(claims)} claims")
+        except StoreError as error:
+            wrong.append(str(error))
+        finally:
+            done.set()
+
+    with Store.open(place, ManualClock()) as store:
+        copying = threading.Thread(target=look)
+        copying.start()
+        number = 0
+        while not done.is_set():
+            store.make_claims([planned(f"c{number}", f"n{number}")])
+            number += 1
+        copying.join()
+    assert number > 10
+    assert not wrong
+    assert not list(tmp_path.glob("copy.db-*")), "it is one file"
+
+
+def test_a_backup_is_put_back_by_burstctl_and_noticed(tmp_path: Path) -> None:
+    daemon, copy = LoneDaemon(tmp_path), tmp_path / "copy.db"
+    with Store.open(daemon.database, ManualClock()) as store:
+        RecordMark(daemon.state / "record.mark", store).compare()
+        store.make_claims([planned("old", "n1")])
+        done = CliRunner().invoke(app, ["backup", str(copy), "--config", str(daemon.settings)])
+        assert done.exit_code == 0, done.output
+        store.make_claims([planned("new", "n2")])
+        RecordMark(daemon.state / "record.mark", store).keep()
+        refused = CliRunner().invoke(app, ["restore", str(copy), "--config", str(daemon.settings)])
+        assert refused.exit_code == 1
+        assert "stop it first" in refused.output
+    done = CliRunner().invoke(app, ["restore", str(copy), "--config", str(daemon.settings), "--json"])
+    assert done.exit_code == 0, done.output
+    with Reader.open(json.loads(done.stdout)["file"], ManualClock()) as kept:
+        assert {c.id for c in kept.claims()} == {"old", "new"}
+    with Store.open(daemon.database, ManualClock()) as store:
+        assert [c.id for c in store.claims()] == ["old"]
+        doubt = RecordMark(daemon.state / "record.mark", store).compare()
+    assert "is an older copy" in doubt
+    assert "adopts the machines" in doubt
+    with Store.open(daemon.database, ManualClock()) as store:
+        assert RecordMark(daemon.state / "record.mark", store).compare() == doubt, "a restart does not forget it"
+
+
+@pytest.mark.parametrize("kind", ["damaged", "newer", "none", "itself"])
+def test_what_is_no_backup_is_refused_and_the_record_stays(tmp_path: Path, kind: str) -> None:
+    place, source = tmp_path / "burstd.db", tmp_path / "copy.db"
+    with Store.open(place, ManualClock()) as store:
+        store.make_claims([planned(f"c{i}", f"n{i}") for i in range(200)])
+    backup(place, source)
+    error: type[StoreError] = StoreError
+    if kind == "damaged":
+        content = bytearray(source.read_bytes())
+        content[4096 * 9 : 4096 * 12] = bytes(4096 * 3)
+        source.write_bytes(content)
+        error = StoreBroken
+    elif kind == "newer":
+        other = sqlite3.connect(source)
+        other.execute("UPDATE alembic_version SET version_num='9999'")
+        other.commit()
+        other.close()
+        error = StoreNewer
+    elif kind == "none":
+        source = tmp_path / "nothing"
+    else:
+        source = place
+    before = place.read_bytes()
+    with pytest.raises(error):
+        restore(place, source)
+    assert place.read_bytes() == before
+    assert not list(tmp_path.glob("*.unfinished"))
+
+
+def test_a_record_is_not_put_back_under_a_running_burstd(tmp_path: Path) -> None:
+    place, copy = tmp_path / "burstd.db", tmp_path / "copy.db"
+    with Store.open(place, ManualClock()):
+        backup(place, copy)
+        with pytest.raises(StoreLocked, match="stop it first"):
+            restore(place, copy)
+
+
+def test_of_postgresql_its_own_tools_are_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="pg_dump"):
+        backup("postgresql://burstd:secret@host/burstd", tmp_path / "copy.db")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "burstd.db"
+    with Store.open(place, ManualClock()) as store:
+        store.make_claims([planned()])
+    folder = tmp_path / "gone"
+    with pytest.raises(StoreError, match="cannot be written"):
+        backup(place, folder / "copy.db")

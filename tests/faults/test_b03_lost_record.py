@@ -1,0 +1,172 @@
+"""B3. A record that is lost, emptied, or older than the machines that run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from burstd.model.claim import Claim, ClaimState
+from burstd.model.job import JobState
+from burstd.sim.job import JobSpec
+from burstd.store import backup
+from tests.crash.conftest import quiet, template, tmp_path
+from tests.crash.world import SLOTS, TUNING, World
+
+__all__ = ["quiet", "template", "tmp_path"]
+
+LONG = JobSpec(run_s=1500, time_limit_s=20 * 3600, cpus_per_node=4)
+OPEN, GONE = ClaimState.OPEN, ClaimState.GONE
+
+
+@pytest.fixture(params=["sandbox", "batches"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, template: Path) -> World:
+    return World(tmp_path, template=template, alpha=request.param)
+
+
+def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
+    end = w.clock.now() + within_s
+    while not condition():
+        assert w.clock.now() < end, w.report()
+        w.run(1.0)
+        w.check()
+
+
+def runs(w: World, *jobs: str) -> bool:
+    return all(w.states(job) == [JobState.RUNNING] for job in jobs)
+
+
+def finishes(w: World, *jobs: str) -> None:
+    """The jobs complete in their first run, then nothing is left of any machine."""
+    w.heal()
+    w.calm(2.0)
+    for job in jobs:
+        assert w.states(job) == [JobState.COMPLETED]
+        assert w.slurm.job(job).restarts == 0, "it began anew"
+
+
+def adopted(w: World) -> list[Claim]:
+    return [c for c in w.claims() if "adopted" in w.store.history(c.id)[0].reason]
+
+
+@pytest.mark.crash
+def test_a_lost_record_adopts_the_machines_and_their_jobs_run_on(world: World) -> None:
+    w = world
+    jobs = [w.slurm.submit(LONG) for _ in range(3)]
+    until(w, lambda: runs(w, *jobs), 120)
+    before = {c.slot: c for c in w.claims()}
+    w.kill()
+    w.lose_record()
+    w.start()
+    until(w, lambda: len(adopted(w)) == len(before), 120)
+    for claim in w.claims():
+        old = before[claim.slot]
+        assert (claim.state, claim.offer, claim.address) == (OPEN, old.offer, old.address)
+        assert set(claim.jobs) <= set(jobs)
+        assert claim.users
+        assert abs((claim.billed_from or 0.0) - (old.billed_from or 0.0)) < 60, "it is billed from its launch on"
+    w.run(2 * TUNING.orphan_grace_s)
+    assert runs(w, *jobs)
+    finishes(w, *jobs)
+    assert {c.state for c in w.all_claims()} == {GONE}
+    w.check_replay()
+
+
+@pytest.mark.crash
+def test_a_lost_record_adopts_machines_that_still_boot(world: World) -> None:
+    w = world
+    job = w.slurm.submit(LONG)
+    until(w, lambda: any(c.state is ClaimState.BOOTING and c.instance_id for c in w.claims()), 60)
+    machines = {one.id for one in w.living()}
+    w.slurm.cancel(job)
+    w.kill()
+    w.lose_record()
+    w.start()
+    until(w, lambda: bool(adopted(w)) or not w.living(), 120)
+    finishes(w)
+    assert machines <= {c.instance_id for c in w.all_claims()} or world.kits["alpha"].provider.name == "batches"
+
+
+@pytest.mark.crash
+def test_an_older_copy_is_noticed_and_adopts_before_it_acts(world: World) -> None:
+    """The copy has a claim for the slot of a machine that came after it: only its claim is taken off the record."""
+    w = world
+    w.store.hold(SLOTS - {"c1"}, "user:root", "one slot is enough")
+    first = w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4))
+    until(w, lambda: runs(w, first), 120)
+    slot = w.slurm.job(first).nodes[0]
+    old = w.claim_on(slot)
+    saved = w.path.with_name("backup.db")
+    backup(w.path, saved)
+    until(w, lambda: w.store.claim(old.id).state is GONE, 600)
+    later = w.slurm.submit(LONG)
+    until(w, lambda: runs(w, later), 120)
+    assert w.slurm.job(later).nodes == (slot,), "the new machine is for the same slot"
+    new = w.claim_on(slot)
+    w.kill()
+    w.lose_record()
+    shutil.copy(saved, w.path)
+    w.start()
+    w.step()
+    assert "is an older copy" in w.alarm
+    assert "burstctl confirm record" in w.alarm
+    calls = len(w.calls)
+    until(w, lambda: "older copy" not in w.alarm, 120)
+    assert not [c for c in w.calls[calls:] if c.endswith((".launch", ".terminate", ".remove"))]
+    assert w.store.claim(old.id).state is GONE
+    assert (w.claim_on(slot).instance_id, w.claim_on(slot).state) == (new.instance_id, OPEN)
+    w.run(2 * TUNING.orphan_grace_s)
+    assert runs(w, later)
+    finishes(w, later)
+    w.check_replay()
+
+
+@pytest.mark.crash
+def test_an_emptied_record_is_noticed(world: World, template: Path) -> None:
+    w = world
+    job = w.slurm.submit(LONG)
+    until(w, lambda: runs(w, job), 120)
+    w.kill()
+    w.lose_record()
+    shutil.copy(template, w.path)
+    w.start()
+    w.step()
+    assert "is not the one that was used before" in w.alarm
+    until(w, lambda: not w.alarm, 120)
+    finishes(w, job)
+
+
+@pytest.mark.crash
+def test_while_a_cloud_cannot_be_listed_the_doubt_stays_until_it_is_confirmed(world: World) -> None:
+    w = world
+    w.run(60)
+    w.kill()
+    w.lose_record()
+    w.kits["beta"].fail("down", 3)
+    w.start()
+    waiting = w.slurm.submit(LONG)
+    w.run(300)
+    assert "is not the one" in w.alarm
+    assert w.states(waiting) == [JobState.PENDING], "nothing is launched while the record is in doubt"
+    assert not w.made()
+    assert w.reconciler is not None
+    w.reconciler.confirm_record("user:root")
+    until(w, lambda: runs(w, waiting), 120)
+    finishes(w, waiting)
+
+
+@pytest.mark.crash
+def test_a_restart_on_the_same_record_is_in_no_doubt(world: World) -> None:
+    w = world
+    job = w.slurm.submit(LONG)
+    until(w, lambda: runs(w, job), 120)
+    for _ in range(3):
+        w.kill()
+        w.start()
+        w.step()
+        assert not w.alarm
+        w.run(10)
+    finishes(w, job)
+    assert not [c for c in w.all_claims() if "adopted" in c.reason]
