@@ -197,6 +197,12 @@ class Staging:
     """The state from which a held one goes on."""
     reason: str = ""
 
+    @property
+    def needs_person(self) -> bool:
+        """It goes on only after somebody has done something; ``error`` says what is wrong."""
+        stuck = self.state is StageState.COLLECTING and not self.attempts
+        return bool(self.error) and (bool(self.resume) or stuck)
+
 
 @dataclass(frozen=True, slots=True)
 class DataView:

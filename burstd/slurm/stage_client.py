@@ -30,7 +30,7 @@ WAITING = ("data_in", "test_data_in", "data_out", "test_data_out")
 LASTING = ("setup", "pre_run", "post_run", "teardown", *WAITING)
 """Hooks that wait for burstd."""
 HOOKS = ("check", "paths", "status", *LASTING)
-TELLING = ("check", "setup", "data_in")
+TELLING = ("check", "setup", "data_in", "data_out", "test_data_out")
 """Hooks that bring the script's text along."""
 CODES = {"ok": 0, "refused": 1, "busy": 2, "absent": 3}
 _CONNECT_S = 0.5

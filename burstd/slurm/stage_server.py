@@ -44,9 +44,10 @@ class StageCall:
     ``test_data_in``, ``paths`` (slurmctld waits as for ``check``), ``pre_run``, ``post_run``, ``data_out``,
     ``test_data_out``, ``teardown`` or ``status``. ``job_id`` is Slurm's number, empty where there is none yet.
     ``uid``, ``gid``: the job's owner; None where this version of Slurm does not say. ``script``: its path in Slurm's
-    state folder. ``text``: its beginning, in ``check``, ``setup`` and ``data_in``; bytes that are not UTF-8 are
-    surrogates. ``hurry``: the job's data are not wanted any more. ``info``: what Slurm knows of the job, by the names
-    of its Lua interface (``partition``, ``nodes``, ``work_dir``, ``array_job_id`` ...), empty before 23.02.
+    state folder. ``text``: its beginning, in all but ``paths``, ``pre_run``, ``post_run`` and ``teardown``; bytes that
+    are not UTF-8 are surrogates. ``hurry``: the job's data are not wanted any more. ``info``: what Slurm knows of the
+    job, by the names of its Lua interface (``partition``, ``nodes``, ``work_dir``, ``array_job_id`` ...), empty before
+    23.02.
     """
 
     hook: str

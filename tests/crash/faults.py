@@ -152,6 +152,11 @@ def store_that_may_die(store: T, bomb: Bomb, disk: Disk) -> T:
     return cast("T", _Proxy(store, wrap))
 
 
+def with_claims(store: T, find: Callable[..., Any]) -> T:
+    """A store whose history of claims is another's."""
+    return cast("T", _Proxy(store, lambda name, call: find if name == "find" else call))
+
+
 @dataclass(slots=True)
 class Line:
     """The line to slurmctld."""

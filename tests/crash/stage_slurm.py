@@ -103,6 +103,8 @@ class BurstSlurm:
         self._clock = clock
         self._site = site
         self.jobs: dict[str, BurstJob] = {}
+        self.scripts = True
+        """burstd-stage can read them."""
         self.silent = False
         """It does not answer commands."""
         self.answers: list[tuple[str, str, str]] = []
@@ -342,7 +344,7 @@ class BurstSlurm:
         info = {}
         if hook in ("post_run", "data_out"):
             info["job_state"] = str(_STAGE_OUT + (0 if job.requeued else _BASE[job.end_as]))
-        text = job.script if hook in ("setup", "data_in") else ""
+        text = job.script if hook in ("setup", "data_in", "data_out") and self.scripts else ""
         call = StageCall(hook, job.id, job.uid, job.uid, f"/spool/job.{job.id}/script", hurry, info, text)
         client = Client(call, then)
         job.clients = [*(c for c in job.clients if not c.over), client]

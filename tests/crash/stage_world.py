@@ -13,6 +13,7 @@ from burstd.core.staging import TransferLimits
 from burstd.daemon.stage.allowance import Quotas, unlimited
 from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.fate import owed
+from burstd.daemon.stage.runs import ACTIVE
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.data import OUTPUT_ON_NODES, StageState
 from burstd.model.offer import Offer, Pool
@@ -21,7 +22,7 @@ from burstd.model.snapshot import SlurmView, Unavailable
 from burstd.sim.clock import VirtualClock
 from burstd.slurm.stage_server import StageCall, StageReply
 from burstd.store import Store, StoreError, replay_stagings
-from tests.crash.faults import Bomb, Crash, Disk, dying_calls, store_that_may_die
+from tests.crash.faults import Bomb, Crash, Disk, dying_calls, store_that_may_die, with_claims
 from tests.crash.stage_ground import SLOTS, FakeTransfers, Ground, Output
 from tests.crash.stage_slurm import BurstJob, BurstSlurm
 from tests.crash.workers import Delay, QueuedWorkers
@@ -50,6 +51,10 @@ class StageWorld:
         self.bomb, self.disk = Bomb(), Disk()
         self.delays: dict[str, Delay] = {}
         self.claims: dict[str, Claim] = {}
+        self.history: dict[str, Claim] = {}
+        """All claims that there were, by id."""
+        self.unknown: set[str] = set()
+        """Those that a lost record does not know."""
         self._made = self._generation = 0
         self.quotas: Quotas = unlimited
         self._rules = StageRules("/scratch", "store", LIMITS, retries)
@@ -76,7 +81,16 @@ class StageWorld:
         self.claims[slot] = Claim(
             f"claim-{self._made}", "site", "cpu", slot, offer, Cause.DEMAND, ClaimState.OPEN, now, now
         )
+        self._note(self.claims[slot])
         self.ground.disks[self.claims[slot].id] = {}
+
+    def _note(self, claim: Claim) -> None:
+        self.claims[claim.slot] = self.history[claim.id] = claim
+
+    def find(self, *, slot: str, since: float, limit: int) -> tuple[Claim, ...]:
+        """See Store.find."""
+        found = [claim for claim in self.history.values() if claim.slot == slot and claim.id not in self.unknown]
+        return tuple(c for c in found if c.state is not ClaimState.GONE or c.since >= since)[:limit]
 
     def break_node(self, slot: str, *, requeue: bool = False, noticed_s: float = 5.0, again_s: float = 60.0) -> None:
         """A machine is gone; burstd notices it later, and starts another one later still."""
@@ -87,7 +101,7 @@ class StageWorld:
             self.ground.died |= outputs
         self.slurm.fail_node(slot, requeue=requeue)
         now = self.clock.now()
-        self.clock.at(now + noticed_s, lambda: self.claims.update({slot: replace(claim, state=ClaimState.LOST)}))
+        self.clock.at(now + noticed_s, lambda: self._note(replace(claim, state=ClaimState.LOST)))
         self.clock.at(now + noticed_s + again_s, lambda: self.boot(slot))
 
     # For Slurm: see Site.
@@ -154,12 +168,32 @@ class StageWorld:
             FakeTransfers(self.ground, self.slurm), self.bomb, "stage", MOVES | {"facts", "nudge", "release"}, []
         )
         self.desk = StageDesk(
-            store=store_that_may_die(self._store, self.bomb, self.disk), workers=self.workers, clock=self.clock,
+            store=with_claims(store_that_may_die(self._store, self.bomb, self.disk), self.find),
+            workers=self.workers, clock=self.clock,
             transfers=transfers, pools=lambda: POOLS, rules=self._rules, quotas=self.quotas,
         )  # fmt: skip
         self._listed = 0.0
         self._view = Unavailable("not read yet", self.clock.now())
         self.due = self.clock.now()
+
+    def lose_record(self, adopted_s: float, kept: Path | None = None) -> None:
+        """burstd dies and starts with an empty record, or with a copy; its machines are adopted after a while."""
+        self.kill()
+        for file in self._path.parent.glob(f"{self._path.name}*"):
+            file.unlink()
+        if kept is not None:
+            shutil.copy(kept, self._path)
+        else:
+            self.unknown |= self.history.keys()
+        self.clock.at(self.clock.now() + adopted_s, self.unknown.clear)
+        self.start()
+
+    def copy_record(self, to: Path) -> Path:
+        """burstd ends kindly and starts, and its record is copied meanwhile."""
+        self.kill()
+        shutil.copy(self._path, to)
+        self.start()
+        return to
 
     def kill(self) -> None:
         """burstd is killed: all but the database file is lost."""
@@ -183,7 +217,8 @@ class StageWorld:
             self._view = Unavailable("silent", now) if self.slurm.silent else self.slurm.view()
         try:
             changed = self.workers.drain()
-            due = self.desk.step(self._view, tuple(self.claims.values()))
+            known = tuple(claim for claim in self.claims.values() if claim.id not in self.unknown)
+            due = self.desk.step(self._view, known)
             self.due = now if changed else max(now, min(due, now + TICK_S))
             self._check_views()
         except StoreError:
@@ -264,12 +299,15 @@ class StageWorld:
         """Output that is nowhere but on a node keeps it."""
         assert self.desk is not None
         ground, rows = self.ground, {row.job_id: row for row in self.store.stagings()}
+        jobs = () if isinstance(self._view, Unavailable) else self._view.jobs
+        busy = {node for job in jobs if job.state.value in ACTIVE for node in job.node_list}
         only_here = [
             (slot, job_id, left)
             for slot, claim in self.claims.items()
             for job_id, outputs in ground.disks.get(claim.id, {}).items()
             if (left := outputs - ground.home - ground.outputs.get((job_id, slot), set()))
             and job_id not in ground.unwanted
+            and slot not in busy
             and job_id in rows
         ]
         views = self.desk.views() if only_here else {}

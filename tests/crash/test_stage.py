@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from burstd.daemon.stage.work import StageFailed
-from burstd.model.claim import ClaimState
 from burstd.model.data import StageState as S
 from burstd.slurm.stage_server import StageCall, StageReply
 from tests.crash.stage_world import LANES, StageWorld
@@ -318,7 +316,6 @@ def test_few_are_sent_at_once(world: StageWorld) -> None:
 
 def test_a_node_that_went_costs_what_it_cost_and_is_told(world: StageWorld) -> None:
     job = world.submit("7", nodes=2, run_s=180)
-    world.store.make_claims([replace(world.claims[slot], state=ClaimState.PLANNED) for slot in ("c1", "c2")])
     reach(world, job, "collecting")
     world.break_node("c1", noticed_s=0.5, again_s=0.5)
     world.run(600, world.is_(job, S.HOME))

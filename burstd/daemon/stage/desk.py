@@ -16,11 +16,13 @@ from burstd.core.staging import TransferLimits, Waiting, turns
 from burstd.daemon.stage.allowance import Quotas, too_much, unlimited
 from burstd.daemon.stage.chain import Chain
 from burstd.daemon.stage.fate import (
+    AFTER,
     BEFORE,
     DEALLOCATED,
     STARTING,
     Fate,
     ended_as,
+    ending,
     fate,
     outcome,
     owed,
@@ -29,8 +31,9 @@ from burstd.daemon.stage.fate import (
 )
 from burstd.daemon.stage.moves import RETRY_S, Moves, machines_of
 from burstd.daemon.stage.progress import Reading
+from burstd.daemon.stage.recovery import write_down
 from burstd.daemon.stage.runs import Answer, Life, Run, Runs
-from burstd.daemon.stage.views import views
+from burstd.daemon.stage.views import unheard, views
 from burstd.daemon.stage.work import Transfers
 from burstd.daemon.workers import Workers
 from burstd.data.hands import Account, account
@@ -115,6 +118,9 @@ class StageDesk:
             case "setup" | "data_in" | "test_data_in" | "pre_run" | "data_out" | "test_data_out":
                 if call.text:
                     run.directives = self._read(call)
+                if call.hook in BEFORE:
+                    # That of a life before this one: its client is dead.
+                    run.drop(*AFTER)
                 # A client that asks again waits for what is under way; but a pre_run may be that of a Slurm which has
                 # forgotten the one before, and the nodes that it gave.
                 if not run.wait_for(call.hook, answer, self._clock.now()) or call.hook == "pre_run":
@@ -224,26 +230,30 @@ class StageDesk:
         return row
 
     def _admit(self, run: Run) -> Staging | None:
-        """Puts a job on record whose hooks ask for its input."""
-        facts = run.facts
-        if not run.fresh or run.ended or facts is None or not any(hook in run.hooks for hook in STARTING):
+        """Puts a job on record whose hooks ask for its input, or for output that is not on record."""
+        facts, due = run.facts, ending(run)
+        starts = not run.ended and any(hook in run.hooks for hook in STARTING)
+        if not run.fresh or run.unknown or facts is None or not (starts or due):
             return None
         directives = run.directives
         before = self._store.find_staging(run.job_id)
-        if directives is None and before is not None and (before.uid, before.work_dir) == (facts.uid, facts.work_dir):
-            # Slurm does not tell the script at every hook; this job has been here.
+        been = before is not None and run.facts_of(before) is not None
+        if due and been:
+            return None  # Its output is home, and nothing of it is left.
+        if directives is None and before is not None and been:
+            # Slurm does not tell the script at every hook.
             directives = before.directives
-        if directives is None:
+        if directives is None and not due:
             return None
         now = self._clock.now()
         row = self._store.make_staging(
             Staging(
-                job_id=run.job_id, user=facts.user, uid=facts.uid, gid=facts.gid, directives=directives,
+                job_id=run.job_id, user=facts.user, uid=facts.uid, gid=facts.gid, directives=directives or Directives(),
                 state=S.WAITING, since=now, created=now, store=self.rules.store, account=facts.account,
-                work_dir=facts.work_dir, reason="Slurm asked for its input",
+                work_dir=facts.work_dir, reason=f"Slurm asked for its {'output' if due else 'input'}",
             )
         )  # fmt: skip
-        run.life, run.begun = Life(), False
+        run.life, run.begun = run.life if due else Life(), False
         return row
 
     def _advance(self, row: Staging, run: Run, machines: Mapping[str, Claim]) -> Staging | None:
@@ -266,6 +276,8 @@ class StageDesk:
                 return self._collect(row, run)
             case Fate.CLEAR if not self._busy(run, machines) and self._clock.now() >= run.life.rest_until:
                 self._moves.clear(row, run, machines)
+            case Fate.RAN if run.facts is not None and not self._busy(run, machines):
+                return write_down(self._store, row, run.facts)
             case Fate.ON if not run.tasks and self._clock.now() >= run.life.rest_until:
                 return self._go_on(row, run, machines)
             case _:
@@ -317,7 +329,7 @@ class StageDesk:
 
     def _ending(self, job_id: str) -> bool:
         """Whether Slurm has asked for a job's output."""
-        return "data_out" in self._runs.of(job_id).hooks
+        return ending(self._runs.of(job_id))
 
     def _allocated(self, row: Staging, run: Run, slots: frozenset[str]) -> Staging:
         """The job has nodes."""
@@ -378,10 +390,11 @@ class StageDesk:
 
     def views(self) -> dict[str, DataView]:
         """How the data of each job stands, by the job's id in the queue."""
-        return views(
+        found = views(
             self.rows(), self._runs.of, self._moves.rates, self._clock.now(),
             lambda row, run: self._moves.came(row, run.life, S.COLLECTING),
         )  # fmt: skip
+        return found | unheard(found, self._runs.leaving(self._clock.now()))
 
     def readings(self) -> dict[str, tuple[Reading, ...]]:
         """The transfers under way, by job; from any thread."""

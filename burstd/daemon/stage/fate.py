@@ -15,7 +15,7 @@ DEALLOCATED = StageReply("refused", "its nodes are gone: Slurm starts the job ag
 REQUEUED = "REQUEUED"
 """As a job's last state: it will start again."""
 _OUTPUT = (S.PLACED, S.COLLECTING, S.BRINGING)
-_AFTER = ("data_out", "test_data_out")
+AFTER = ("data_out", "test_data_out")
 BEFORE = ("data_in", "test_data_in")
 _ENDED_AS = {
     3: "COMPLETED", 4: "CANCELLED", 5: "FAILED", 6: "TIMEOUT", 7: "NODE_FAIL", 8: "PREEMPTED", 9: "BOOT_FAIL",
@@ -39,6 +39,8 @@ class Fate(Enum):
     """Its output is not wanted."""
     CLEAR = auto()
     """Nothing of it is needed."""
+    RAN = auto()
+    """It has run, and the record does not know that."""
 
 
 def owed(row: Staging) -> bool:
@@ -46,22 +48,28 @@ def owed(row: Staging) -> bool:
     return row.state is S.HELD and row.resume in (S.COLLECTING, S.BRINGING)
 
 
+def ending(run: Run) -> bool:
+    """Whether Slurm asks for its output."""
+    return any(hook in run.hooks for hook in AFTER)
+
+
 def fate(row: Staging, run: Run) -> Fate:
     """``run`` must be fresh."""
     life = run.life
-    ending = any(hook in run.hooks for hook in _AFTER)
     if row.state in _OUTPUT or owed(row):
         # A hurried teardown tells that its owner gives the output up, unless the job goes on: then Slurm starts it
         # over by itself, and the hurry is not about this run.
-        if life.hurry and not run.queued and not life.again and (ending or row.job_state != REQUEUED):
+        if life.hurry and not run.queued and not life.again and (ending(run) or row.job_state != REQUEUED):
             return Fate.GIVE_UP
-        if row.state is S.PLACED and (life.over or life.again or ending or not run.active or run.elsewhere(row)):
+        if row.state is S.PLACED and (life.over or life.again or ending(run) or not run.active or run.elsewhere(row)):
             return Fate.COLLECT
         return Fate.ON
+    if row.state is not S.HOME and ending(run) and not run.unknown:
+        return Fate.RAN
     if row.state is S.HELD:
         # Slurm tears a job down whose input was refused, and holds it: the reason stays on record meanwhile.
         return Fate.CLEAR if life.again or run.ended else Fate.ON
-    if row.state is S.PLACING and (ending or run.queued or run.elsewhere(row)):
+    if row.state is S.PLACING and (run.queued or run.elsewhere(row)):
         return Fate.CLEAR
     return Fate.CLEAR if life.over or life.again or run.ended else Fate.ON
 
@@ -93,9 +101,11 @@ def starts_over(row: Staging, run: Run) -> bool:
 
 def reply(row: Staging | None, run: Run, hook: str, env: dict[str, str]) -> StageReply | None:
     """What a hook that waits is told now; None: it waits on."""
-    if hook in _AFTER:
+    if hook in AFTER:
         # Never refused: Slurm would forget the job, and ask no more.
-        return None if row is not None and (row.state in (S.PLACING, *_OUTPUT) or owed(row)) else OK
+        if row is None or (run.unknown and row.state not in _OUTPUT and not owed(row)):
+            return OK if run.fresh else None
+        return OK if row.state is S.HOME else None
     if row is None:
         if not run.fresh:
             return None

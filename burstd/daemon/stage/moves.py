@@ -12,6 +12,7 @@ import structlog
 
 from burstd.core.staging import Rates, ready_at, seen
 from burstd.daemon.stage.progress import Meter
+from burstd.daemon.stage.recovery import unaccounted
 from burstd.daemon.stage.runs import Back, Life, Run
 from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task, Transfers
 from burstd.daemon.workers import Workers
@@ -113,7 +114,15 @@ class Moves:
 
     def fetch(self, row: Staging, run: Run, machines: Mapping[str, Claim], slots: Collection[str]) -> Staging:
         """From its nodes to the store; what is gone for good is told when the rest is brought home."""
+        if run.directives and not row.directives:
+            row = self._store.touch_staging(row.job_id, "its script was read", directives=run.directives)
         left, facts = self.left(row, run, machines, slots), run.facts_of(row)
+        if left and row.directives:
+            if row.error and not row.attempts:
+                row = self._store.touch_staging(row.job_id, "its nodes are known", error="")
+        elif why := unaccounted(self._store, row, _lost(row, slots), self.came(row, run.life, S.PLACING)):
+            run.life.rest_until = self._clock.now() + RETRY_S
+            return self._store.touch_staging(row.job_id, why, error=why)
         files: tuple[str, ...] = ()
         if facts is not None:
             files = tuple(dict.fromkeys(f for f in (facts.std_out, facts.std_err) if f))

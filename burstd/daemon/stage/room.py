@@ -231,7 +231,7 @@ class StageRoom:
     def alarms(self) -> list[str]:
         """What needs a person."""
         found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._error, self._index_error)) if e]
-        held = [row for row in self.desk.rows() if row.error and row.resume]
+        held = [row for row in self.desk.rows() if row.needs_person]
         return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.error}" for row in held[:5]]
 
     def _sleeps(self, now: float) -> bool:

@@ -11,6 +11,7 @@ from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.work import Task
 from burstd.model.data import Directives, Staging
 from burstd.model.data import StageState as S
+from burstd.model.job import Job, JobState
 from burstd.model.snapshot import SlurmView
 from burstd.slurm.job_facts import JobFacts
 from burstd.slurm.stage_server import StageReply
@@ -215,6 +216,7 @@ class Runs:
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         self._read = 0.0
+        self._leaving: dict[str, tuple[Job, float]] = {}
 
     def of(self, job_id: str) -> Run:
         """One job's."""
@@ -242,6 +244,8 @@ class Runs:
         if slurm.read == self._read:
             return
         self._read = slurm.read
+        leaving = [job for job in slurm.jobs if job.state is JobState.STAGE_OUT]
+        self._leaving = {job.id: self._leaving.get(job.id, (job, now)) for job in leaving}
         shown = {job.id: job.state.value for job in slurm.jobs}
         for job_id, row in rows.items():
             run = self.of(job_id)
@@ -254,6 +258,10 @@ class Runs:
             if times >= 1 and now - run.missing[1] >= GONE_AFTER_S and run.fresh and not run.hooks:
                 run.missing = (0, 0.0)
                 run.ask()
+
+    def leaving(self, now: float) -> tuple[Job, ...]:
+        """Jobs that have not staged out for long enough that their data_out must have been heard."""
+        return tuple(job for job, since in self._leaving.values() if now - since <= LISTENS_S)
 
     def due(self, now: float) -> float:
         """When the next pause ends."""

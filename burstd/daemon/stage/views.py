@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from burstd.core.staging import Rates, ready_at
 from burstd.daemon.stage.fate import owed
@@ -10,8 +10,10 @@ from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.runs import Run
 from burstd.model.data import DataView, Staging
 from burstd.model.data import StageState as S
+from burstd.model.job import Job
 
 _AFTER_RUN = (S.COLLECTING, S.BRINGING)
+_BEFORE_END = (S.WAITING, S.SENDING, S.STAGED, S.PLACING, S.HELD)
 STILL_S = 120.0
 """Input that has not moved for so long comes nobody knows when."""
 
@@ -48,6 +50,16 @@ def views(
         for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
             found[job_id] = view
     return found
+
+
+def unheard(found: Mapping[str, DataView], leaving: Iterable[Job]) -> dict[str, DataView]:
+    """Jobs that stage out while the record does not know that they have run: their nodes are not let go."""
+    news = {}
+    for job in leaving:
+        known = found.get(job.id)
+        if known is None or known.state in _BEFORE_END:
+            news[job.id] = DataView(S.COLLECTING, 0.0, job.node_list)
+    return news
 
 
 def _moves(row: Staging, reading: Reading | None) -> bool:
