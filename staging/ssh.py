@@ -41,12 +41,13 @@ _FOR_GOOD = re.compile(
     re.IGNORECASE,
 )
 _DELIVER = """
-py=$1 base=$2 file=$3 size=$4
+py=$1 base=$2 file=$3 size=$4 digest=$5
 command -v "$py" >/dev/null 2>&1 || exit 64
 "$py" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 65
 [ -d "$base" ] || exit 66
 [ -w "$base" ] || exit 67
-if [ -s "$file" ]; then cat >/dev/null; exit 0; fi
+same='import hashlib, sys; sys.exit(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest() != sys.argv[2])'
+if [ -s "$file" ] && "$py" -I -c "$same" "$file" "$digest"; then cat >/dev/null; exit 0; fi
 umask 077
 mkdir -p "${file%/*}" || exit 67
 cat >"$file.$$" && [ "$(wc -c <"$file.$$")" -eq "$size" ] && mv -f "$file.$$" "$file" && exit 0
@@ -65,8 +66,8 @@ class SshStager(ServedStager):
             raise StoreRefused(f"the store {name} has no key_file")
         self._key = settings.key_file
         self._program = serve_program()
-        digest = hashlib.sha256(self._program).hexdigest()
-        self._file = str(settings.path / ".programs" / f"serve-{digest[:16]}.pyz")
+        self._digest = hashlib.sha256(self._program).hexdigest()
+        self._file = str(settings.path / ".programs" / f"serve-{self._digest[:16]}.pyz")
         words = [
             settings.python,
             "-I",
@@ -153,7 +154,8 @@ class SshStager(ServedStager):
 
     def _prepare_now(self) -> None:
         at = self._settings
-        words = ["sh", "-c", _DELIVER, "sh", at.python, str(at.path), self._file, str(len(self._program))]
+        size = str(len(self._program))
+        words = ["sh", "-c", _DELIVER, "sh", at.python, str(at.path), self._file, size, self._digest]
         try:
             done = subprocess.run(
                 self._argv(shlex.join(words)),

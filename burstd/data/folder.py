@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import time
@@ -29,6 +30,7 @@ UNFINISHED = ".tmp"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 _NO_LINK = frozenset({errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
+_MILLISECONDS = re.compile(r"[0-9]{1,15}")
 _TRIES = 20
 
 
@@ -166,7 +168,9 @@ class ObjectFolder:
         for name in names:
             begun, _, rest = name.partition(".")
             yield Unfinished(
-                name, rest.partition(".")[2].replace("~", "/"), int(begun) / 1000 if begun.isdigit() else 0
+                name,
+                rest.partition(".")[2].replace("~", "/"),
+                int(begun) / 1000 if _MILLISECONDS.fullmatch(begun) else 0,
             )
 
     def abort(self, ids: Sequence[str]) -> None:

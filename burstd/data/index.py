@@ -160,7 +160,7 @@ class Index:
         with self._writing() as db:
             db.executemany(
                 "insert into objects (store, prefix, key, size, used, there) values (?, ?, ?, ?, ?, 1)"
-                " on conflict do update set there = 1, used = excluded.used",
+                " on conflict do update set there = 1, used = excluded.used, size = excluded.size",
                 [(store, prefix, bytes.fromhex(key), size, now) for key, size in objects.items()],
             )
             if contents:

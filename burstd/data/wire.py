@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import select
 import threading
@@ -15,10 +16,15 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from burstd.data.frames import BODY_LIMIT, ERRORS, HEADER, MAGIC, PAGE, Ask, HungUp, Say
+from burstd.data.manifest import LARGEST
 from burstd.model.stager import StagerError, StoreBusy, StoredObject, StoreRefused, Unfinished, checked
+from burstd.model.text import one_line
 
 _NOISE = 1 << 16
 """How much a login's own scripts may print, in bytes."""
+_SENTENCE = 4000
+"""Bytes of an error that are looked at."""
+_LATEST_S = 1e11
 _LOOK_S = 1.0
 _KEYS_AT_ONCE = 10_000
 
@@ -98,8 +104,12 @@ class WireClient:
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """Those that are there, with their sizes in bytes."""
         found: dict[str, int] = {}
+        asked = set(keys)
         for lines in _lines([checked(key) for key in keys]):
-            found.update(json.loads(self._ask(Ask.PRESENT, "", lines)))
+            said = self._json(self._ask(Ask.PRESENT, "", lines))
+            if not isinstance(said, dict) or not all(key in asked and _is_size(size) for key, size in said.items()):
+                raise self._strange()
+            found.update(said)
         return found
 
     def copy(self, source: str, target: str) -> None:
@@ -115,15 +125,21 @@ class WireClient:
         """Page by page."""
         after = ""
         while True:
-            page = json.loads(self._ask(Ask.LIST, f"{prefix}\n{after}"))
-            yield from (StoredObject(*row) for row in page)
+            page = [
+                StoredObject(*row) for row in self._rows(Ask.LIST, f"{prefix}\n{after}", (_is_text, _is_size, _is_time))
+            ]
+            for stored in page:
+                # Else a list might have no end.
+                if not stored.key.startswith(prefix) or (after and stored.key.split("/") <= after.split("/")):
+                    raise self._strange()
+                after = stored.key
+                yield stored
             if len(page) < PAGE:
                 return
-            after = page[-1][0]
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Temporary files there."""
-        yield from (Unfinished(*row) for row in json.loads(self._ask(Ask.UNFINISHED)))
+        yield from (Unfinished(*row) for row in self._rows(Ask.UNFINISHED, "", (_is_text, _is_text, _is_time)))
 
     def abort(self, unfinished: Sequence[Unfinished]) -> None:
         """Removes them."""
@@ -132,12 +148,34 @@ class WireClient:
 
     def free_bytes(self) -> int:
         """Room left there."""
-        return int(json.loads(self._ask(Ask.FREE)))
+        free = self._json(self._ask(Ask.FREE))
+        if not _is_size(free):
+            raise self._strange()
+        return int(free)
 
     def close(self) -> None:
         """Hangs up; what is under way fails. May be repeated."""
         self._break("it was closed")
         self._reader.join(5 * _LOOK_S)
+
+    def _rows(self, what: Ask, text: str, columns: Sequence[Callable[[object], bool]]) -> list[list[Any]]:
+        """Rows whose columns are what these functions take."""
+        rows = self._json(self._ask(what, text))
+        whole = isinstance(rows, list) and all(isinstance(row, list) and len(row) == len(columns) for row in rows)
+        if not whole or not all(fits(value) for row in rows for fits, value in zip(columns, row, strict=True)):
+            raise self._strange()
+        return list(rows)
+
+    def _json(self, body: bytes) -> Any:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise self._strange() from None
+
+    def _strange(self) -> StoreRefused:
+        return StoreRefused(
+            f"{self._name} answers what no program of burstd's does: see who else is root or user there"
+        )
 
     def _ask(self, what: Ask, text: str = "", body: bytes | memoryview = b"", due: _Due | None = None) -> bytes:
         words, content = text.encode("utf-8", "surrogateescape"), memoryview(body).cast("B")
@@ -233,7 +271,7 @@ class WireClient:
         return number, say, length
 
     def _error(self, say: int, body: bytes) -> StagerError:
-        return ERRORS[Say(say)](f"{self._name}: {body.decode('utf-8', 'replace')}")
+        return ERRORS[Say(say)](f"{self._name}: {one_line(body[:_SENTENCE].decode('utf-8', 'replace'))}")
 
     def _break(self, reason: str, error: StagerError | None = None) -> None:
         with self._state:
@@ -317,6 +355,18 @@ class _Flow(io.RawIOBase):
                 raise HungUp(f"no answer within {self._patience_s:.0f} s")
         if self._stopped:
             raise HungUp(self._stopped)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < _LATEST_S  # type: ignore[arg-type]
 
 
 def _exactly(incoming: io.BufferedReader[Any], count: int) -> bytes:

@@ -23,13 +23,13 @@ FOLDER = "/var/lib/burst"
 QUIET_S = 15.0
 """An agent at work says something every few seconds; one that was not heard for so long is given up."""
 _SHOWN = 2000
-# The whole program is there under its name, or it is not there.
+# The whole program is there under its name, or it is not there. What is there is reused only if it is that program.
 _DELIVER = """
 set -eu
 command -v python3 >/dev/null || exit 64
 umask 077
 mkdir -p "${1%/*}"
-[ -s "$1" ] && exit 0
+[ "$(sha256sum <"$1" 2>/dev/null)" = "$4  -" ] && exit 0
 [ "$3" = look ] && exit 65
 new=$(mktemp "$1.XXXXXX")
 trap 'rm -f "$new"' EXIT
@@ -80,8 +80,8 @@ class NodeAgent:
     def __init__(self, connect: Callable[[Claim], Shell], folder: str = FOLDER) -> None:
         self._connect = connect
         self._bundle = agent_bundle()
-        digest = hashlib.sha256(self._bundle).hexdigest()
-        self._path = f"{folder}/agent-{digest[:16]}.pyz"
+        self._digest = hashlib.sha256(self._bundle).hexdigest()
+        self._path = f"{folder}/agent-{self._digest[:16]}.pyz"
 
     def run(
         self,
@@ -120,9 +120,9 @@ class NodeAgent:
 
     def _deliver(self, session: Shell) -> None:
         size = str(len(self._bundle))
-        done = session.script(_DELIVER, self._path, size, "look")
+        done = session.script(_DELIVER, self._path, size, "look", self._digest)
         if done.rc == 65:
-            done = session.script(_DELIVER, self._path, size, "write", input=self._bundle)
+            done = session.script(_DELIVER, self._path, size, "write", self._digest, input=self._bundle)
         if done.rc == 64:
             raise AgentError("agent", "the node has no python3, which burstd's agent needs: add it to the image")
         if done.rc != 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from burstd.node.prover import NodeProver
 USER = "burst"
 SSH_PORT = 22
 _TIMEOUT_S = 60.0
+_BYTES = re.compile(r"[0-9]{1,18}")
 _MAKE = """
 user=$1 folder=$2 python=$3
 command -v "$python" >/dev/null 2>&1 || exit 64
@@ -66,7 +68,10 @@ class StorageProver:
             }
             if done.rc != 0:
                 raise NodeRefused(f"{where} {refusals.get(done.rc, done.complaint)}")
-            free = int(done.out.split()[-1])
+            words = done.out.split()
+            if not words or not _BYTES.fullmatch(words[-1]):
+                raise NodeRefused(f"{where} it cannot say how much room it has: {done.complaint}", cause="disk")
+            free = int(words[-1])
             if free < wish.free_bytes:
                 raise NodeRefused(
                     f"{where} {wish.path} has {free >> 20} MiB free, and {wish.free_bytes >> 20} are wanted (free_gib)",

@@ -70,6 +70,8 @@ def collected(node: str, prefix: str, lines: Sequence[int], files: Sequence[str]
     named = {str(number): tree for number, tree in zip(lines, word.trees, strict=True)}
     named |= {f"{FILE}{path}": tree for path, tree in zip(files, word.files, strict=True) if tree is not None}
     named |= {MISSING: word.missing} if word.missing is not None else {}
+    if sum(tree.size for tree in named.values()) > TREE_BYTES:
+        raise StageFailed(f"{node}: {_STRANGE} (more bytes than any node has)", again=True)
     trees = {
         name: Tree(prefix, t.digest, tuple(Piece(*piece) for piece in t.manifest), t.entries, t.size, t.single)
         for name, t in named.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ AT_ONCE = 1000
 SEEN_S = 90 * 86400.0
 """A file that no job has used for so long is read again."""
 TIDY_EVERY_S = 86400.0
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SLACK_S = 60.0
 """By how much the clock may be set while a transfer is under way."""
 
@@ -151,9 +153,9 @@ class Sweep:
 
     def _input_orphans(self, now: float) -> int:
         count = 0
-        old = (o for o in self._stager.objects("in/") if now - o.modified > ORPHAN_S)
+        old = (o for o in self._stager.objects("in/") if now - o.modified > ORPHAN_S and _DIGEST.fullmatch(o.key[-64:]))
         for some in _portions(old):
-            taken = self._index.strays(self._store, "in", {o.key.rpartition("/")[2]: o.size for o in some})
+            taken = self._index.strays(self._store, "in", {o.key[-64:]: o.size for o in some})
             self._remove(taken)
             count += len(taken)
         return count

@@ -1,0 +1,127 @@
+"""What storage nodes and nodes count is a number that burstd can store, or their word is refused where it comes in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import pytest
+
+from burstd.daemon.stage.node_word import TREE_BYTES, collected
+from burstd.daemon.stage.sweep import Sweep, SweepRules
+from burstd.daemon.stage.work import StageFailed
+from burstd.data.frames import PAGE, Say
+from burstd.data.index import Index
+from burstd.data.wire import WireClient
+from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.errors import NodeRefused
+from burstd.model.offer import Pool
+from burstd.model.shape import Shape
+from burstd.model.shell import Result
+from burstd.model.stager import StoredObject, StoreRefused
+from burstd.model.storage_node import NodeWish
+from burstd.node.prover import NodeProver
+from burstd.node.storage import StorageProver
+from tests.data.memory import MemoryStager
+from tests.doubles.hostile_storage import HostileStorage
+from tests.security.test_a02_what_a_node_writes import OFFER
+
+KEY = "in/ab/" + "ab" * 32
+DEEP = b"[" * 100_000
+LONG = b"9" * 10_000
+
+
+def objects(client: WireClient) -> list[Any]:
+    return list(client.objects("in/"))
+
+
+def present(client: WireClient) -> dict[str, int]:
+    return dict(client.present([KEY]))
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (present, {KEY: 1 << 63}), (present, {KEY: -1}), (present, {KEY: True}), (present, {KEY: "5"}),
+        (present, {KEY: None}), (present, {"in/another": 5}), (present, [KEY]), (present, 7),
+        (objects, [[KEY, 1 << 63, 5]]), (objects, [[KEY, 5, float("nan")]]), (objects, [[KEY, 5, float("inf")]]),
+        (objects, [[KEY, 5, 10**300]]), (objects, [[KEY, 5]]), (objects, [[KEY, 5, 5, 5]]), (objects, [[7, 5, 5]]),
+        (objects, [["out/7/n1/x", 5, 5]]), (objects, [[KEY, 5, 5]] * PAGE), (objects, [7]), (objects, {"a": 1}),
+        (objects, [["in/b", 5, 5], ["in/a", 5, 5]]),
+        (lambda c: list(c.unfinished()), [["x", "y", "z"]]), (lambda c: list(c.unfinished()), [["x", 7, 1.0]]),
+        (WireClient.free_bytes, 1 << 63), (WireClient.free_bytes, -1), (WireClient.free_bytes, "5"),
+        (WireClient.free_bytes, 0.5), (WireClient.free_bytes, None),
+        (present, DEEP), (objects, DEEP), (WireClient.free_bytes, LONG), (WireClient.free_bytes, b"\xff"),
+    ],
+)  # fmt: skip
+def test_a_storage_node_answers_in_the_form_of_burstds_program(ask: Callable[[WireClient], Any], said: Any) -> None:
+    body = said if isinstance(said, bytes) else json.dumps(said).encode()
+    with (
+        HostileStorage(body) as node,
+        pytest.raises(StoreRefused, match="the node answers what no program of burstd's"),
+    ):
+        ask(node.client)
+
+
+def test_a_list_without_end_ends() -> None:
+    page = json.dumps([[f"in/{n:04}", 5, 5] for n in range(PAGE)]).encode()
+    with HostileStorage(page) as node, pytest.raises(StoreRefused):
+        objects(node.client)
+    assert node.requests == 2
+
+
+def test_an_error_is_one_line_of_bounded_length() -> None:
+    words = b"\x1b[2J\nno" + b"x" * (1 << 20)
+    with HostileStorage(words, say=Say.REFUSED) as node, pytest.raises(StoreRefused) as caught:
+        node.client.free_bytes()
+    assert len(str(caught.value)) < 1100
+    assert str(caught.value).isprintable()
+
+
+def test_objects_of_strange_names_do_not_end_the_sweep() -> None:
+    class Strange(MemoryStager):
+        def objects(self, prefix: str) -> Any:
+            return iter([StoredObject(f"{prefix}{name}", 5, 0) for name in ("x", "ab/not hex", "7/n1/ab/" + "²" * 64)])
+
+    store = Strange()
+    index = Index(None)
+    Sweep("s", store, index, SweepRules(1.0, None)).run([], 1e9)
+    index.close()
+
+
+def test_all_trees_of_a_node_are_a_number_that_can_be_stored() -> None:
+    tree = {"digest": "ab" * 32, "manifest": [], "entries": 1, "size": TREE_BYTES, "single": False}
+    said = {"trees": [tree], "files": [], "missing": None, "sent": 0, "seconds": 1.0, "warnings": []}
+    assert collected("n1", "out/7/n1", [0], [], said).trees["0"].size == TREE_BYTES
+    with pytest.raises(StageFailed, match="more bytes than any node has"):
+        collected("n1", "out/7/n1", [0, 1], [], {**said, "trees": [tree, tree]})
+
+
+@pytest.mark.parametrize("out", ["", "²", "-5", "9" * 5000, "much", "1e9"])
+def test_a_storage_node_says_its_room_as_a_number(out: str, tmp_path: Path) -> None:
+    class Said:
+        host_key = "ssh-ed25519 AAAA"
+
+        def script(self, *_: Any, **__: Any) -> Result:
+            return Result(0, out, "")
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        ) -> None:
+            return
+
+    class Nodes:
+        def session(self, *_: Any) -> Said:
+            return Said()
+
+    wish = NodeWish((), "/srv/burst", 1, "python3", 600.0)
+    prover = StorageProver(cast("NodeProver", Nodes()), tmp_path, lambda: {"storage": wish})
+    claim = Claim("c", "x", "storage", "storage", OFFER, Cause.STORAGE, ClaimState.BOOTING, 0.0, 0.0, address="h")
+    with pytest.raises(NodeRefused, match="cannot say how much room it has"):
+        prover.prove(claim, Pool("storage", ("storage",), (), Shape(1, 1)), None, lambda: None)

@@ -1,0 +1,81 @@
+"""A manifest costs the head little memory and time, whatever a node has put there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import zlib
+
+import pytest
+
+from burstd.data.bringer import Bringer, Stopped
+from burstd.data.hands import Hand
+from burstd.data.manifest import ManifestDamaged, decode, object_key
+from burstd.model.data import Piece, Tree
+from tests.data.memory import MemoryStager
+
+_MEASURED = """
+import resource, sys, time
+from burstd.data.manifest import ManifestDamaged, decode
+from tests.doubles.hostile_agent import endless
+body = endless(1 << 30)
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+try:
+    list(decode([body]))
+except ManifestDamaged as error:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began, error)
+"""
+
+
+def test_a_line_without_an_end_is_given_up() -> None:
+    done = subprocess.run([sys.executable, "-c", _MEASURED], capture_output=True, text=True, check=True, timeout=100)
+    grown_kib, seconds, why = done.stdout.split(" ", 2)
+    assert int(grown_kib) < 200 << 10
+    assert float(seconds) < 10
+    assert "longer than any" in why
+
+
+def test_an_object_that_inflates_a_thousandfold_is_read_in_one_pass() -> None:
+    """30 MB in one object, of which what is left is not copied for each MB that comes out."""
+    line = b'{"p":"","t":"d","m":493,"n":5}\n'
+    deflate = zlib.compressobj(0)
+    body = deflate.compress(line * 1_000_000) + deflate.flush()
+    began = time.process_time()
+    for count, _ in enumerate(decode([body]), 1):
+        if count == 100_000:
+            break
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("text", [b"[" * 60_000 + b"\n", b'{"p":' * 10_000 + b"\n", b'{"p":"' + b"\\" * 60_000 + b"\n"])
+def test_deep_lines_are_damaged(text: bytes) -> None:
+    with pytest.raises(ManifestDamaged):
+        list(decode([zlib.compress(text)]))
+
+
+def test_who_brings_heeds_that_it_is_told_to_stop() -> None:
+    store, stop = MemoryStager(), threading.Event()
+    lines = b"".join(b'{"p":"%s","t":"d","m":493,"n":5}\n' % (b"%07d" % n if n else b"") for n in range(1_000_000))
+    body = zlib.compress(lines)
+
+    class Counts(Hand):
+        def __init__(self) -> None:
+            self.made = 0
+
+        def make(self, root: str, items: object) -> list[bool]:  # noqa: ARG002
+            self.made += 1
+            if self.made == 3:
+                stop.set()
+            return []
+
+    import hashlib
+
+    key = hashlib.sha256(body).hexdigest()
+    store.put(object_key("out", key), body)
+    tree = Tree("out", key, (Piece(key, 0, len(body)),), 1_000_000, 0)
+    hand = Counts()
+    with pytest.raises(Stopped):
+        Bringer(store.get, "memory").bring(hand, tree, "/nowhere", job="7", cancelled=stop)
+    assert hand.made == 3

@@ -1,0 +1,48 @@
+"""What a node says of an object's length is nothing that others rely on: it is refused, and nothing of it is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+import pytest
+
+from burstd.daemon.stage.adoption import Adoption
+from burstd.data.bringer import Bringer
+from burstd.data.index import Index
+from burstd.data.manifest import ManifestDamaged
+from burstd.model.data import Piece, Tree
+from tests.data.ground import ground, root_only
+from tests.data.memory import MemoryStager
+from tests.doubles.hostile_agent import Forger
+
+pytestmark = [pytest.mark.boxes, root_only]
+
+
+@pytest.mark.parametrize("piece", [(0, 9), (1, 4), (4, 1), (-4, 4), (0, 1 << 40), (1 << 40, 4)])
+def test_a_piece_that_its_object_has_not_is_known_to_nobody(piece: tuple[int, int]) -> None:
+    from tests.daemon.test_homeward import user
+
+    store, index = MemoryStager(), Index(None)
+    forger = Forger(store, {"prefix": "out/7/n1", "patterns": ["."], "files": []})
+    key = forger.put(b"evil")
+    row = {"p": "x", "t": "f", "m": 0o644, "n": 5, "s": piece[1], "c": [[key, *piece]]}
+    said = forger.tree(row, size=1 << 50)
+    manifest = tuple(Piece(*each) for each in said["manifest"])
+    tree = Tree("out/7/n1", said["digest"], manifest, said["entries"], said["size"])
+    with ground() as place, user(place) as hands, pytest.raises(ManifestDamaged):
+        Bringer(store.get, "memory", adopt=Adoption(store, index)).bring(
+            hands.files, tree, str(place / "to"), job="7", cancelled=threading.Event()
+        )
+    contents = [hashlib.sha256(b"evil"[slice(*cut)]).digest() for cut in ((0, 4), (1, 4), (0, 0), (4, 9))]
+    assert index.pieces("memory", "in", contents) == {}
+    index.close()
+
+
+def test_a_length_that_was_wrong_once_is_mended_by_the_next_that_is_known() -> None:
+    index = Index(None)
+    key = "ab" * 32
+    index.sending("s", "in", key, 1)
+    index.put("s", "in", {key: 5})
+    assert index.there("s", "in", [key]) == {key: 5}
+    index.close()

@@ -1,0 +1,80 @@
+"""A program that lies on another machine is used only if it is burstd's, and empty files hold no descriptor."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from burstd.data.bundle import agent_bundle
+from burstd.data.manifest import Entry
+from burstd.model.shell import Result, Shell
+from burstd.node.agent import NodeAgent
+from staging.ssh import SshSettings, SshStager
+from tests.data.agent_rig import Rig, directory
+from tests.data.ground import root_only
+from tests.reach import let_others_in
+
+_OTHERS = (b"", b"evil", b"#" * len(agent_bundle()))
+
+
+class Here:
+    """A shell on this machine."""
+
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002
+        done = subprocess.run(
+            ["sh", "-c", text, "sh", *args], input=input, capture_output=True, timeout=timeout_s, check=False
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.mark.parametrize("other", _OTHERS, ids=len)
+def test_an_agent_that_is_another_is_replaced(tmp_path: Path, other: bytes) -> None:
+    shell = cast("Shell", Here())
+    agent = NodeAgent(lambda _claim: shell, str(tmp_path / "folder"))
+    agent._deliver(shell)
+    (file,) = (tmp_path / "folder").iterdir()
+    assert file.read_bytes() == agent_bundle()
+    file.write_bytes(other)
+    agent._deliver(shell)
+    assert file.read_bytes() == agent_bundle()
+    before = file.stat()
+    agent._deliver(shell)
+    assert file.stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize("other", [b"", b"evil", None], ids=["empty", "short", "as long"])
+def test_a_program_of_a_store_that_is_another_is_replaced(
+    tmp_path: Path, other: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").mkdir()
+    settings = SshSettings(
+        host="here", path=tmp_path / "store", key_file=tmp_path / "key", known_hosts_file=tmp_path / "known",
+        python=sys.executable,
+    )  # fmt: skip
+    stager = SshStager("s", "c", settings)
+
+    def here(command: str) -> Sequence[str]:
+        return ["sh", "-c", command]
+
+    monkeypatch.setattr(stager, "_argv", here)
+    stager._prepare_now()
+    (file,) = (tmp_path / "store/.programs").iterdir()
+    good = file.read_bytes()
+    file.write_bytes(b"#" * len(good) if other is None else other)
+    stager._prepare_now()
+    assert file.read_bytes() == good
+
+
+@root_only
+@pytest.mark.boxes
+def test_empty_files_hold_no_descriptor(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+    rig = Rig(tmp_path / "node", python=("prlimit", "--nofile=200:200", sys.executable))
+    names = [b"%04d" % n for n in range(500)]
+    rig.place("1", rig.tree([directory(), *(Entry(name, "f", 0o644, 5) for name in names)]))
+    assert len([*(rig.job("1") / "in/data/").iterdir()]) == len(names)
