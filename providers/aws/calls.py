@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from burstd.model.bounded import PAGES, whole
 from burstd.model.errors import (
     AuthFailed,
     CloudUnavailable,
@@ -54,13 +55,18 @@ class Calls:
     ) -> Iterator[Mapping[str, Any]]:
         """The things under ``key`` of every page, each page asked for when it is needed; ends early only by raising."""
         more: dict[str, Any] = {} if limit is None else {"MaxResults": limit}
-        while True:
+        seen: set[str] = set()
+        for _ in range(PAGES):
             answer = self.ask(service, operation, **words, **more)
             yield from answer.get(key, ())
             token = answer.get("NextToken")
             if not token:
                 return
+            if token in seen:
+                break
+            seen.add(token)
             more["NextToken"] = token
+        raise CloudUnavailable(f"{operation}: the list has no end: is there a proxy in between?")
 
     def close(self) -> None:
         """Gives connections back."""
@@ -127,7 +133,24 @@ class Calls:
             service, region_name=region, config=config, endpoint_url=settings.endpoint_url or None
         )
         made.meta.events.register("before-send", self._sends)
+        bound(made)
         return made
+
+
+def bound(client: Any) -> None:
+    """Has a client's answers read up to a limit."""
+    session = client._endpoint.http_session  # noqa: SLF001 - botocore has no public way to it
+    send = session.send
+
+    def bounded(request: Any) -> Any:
+        # Else it is read whole in there.
+        streamed, request.stream_output = request.stream_output, True
+        response = send(request)
+        if not streamed:
+            response._content = whole(response.raw.stream())  # noqa: SLF001 - where botocore itself keeps it
+        return response
+
+    session.send = bounded
 
 
 def _without_answer(error: Any, unclear: type[ProviderError], *, sent: bool) -> ProviderError:

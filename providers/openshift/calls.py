@@ -17,6 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
+from burstd.model.bounded import PAGES, whole
 from burstd.model.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.openshift.errors import Answer, Expired, of_answer, of_silence
 from providers.openshift.patience import Patience
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _READS = ("GET", "HEAD")
 _JSON = "application/json"
+_PIECE = 1 << 16
 Thing = dict[str, Any]
 Query = Mapping[str, Any]
 Got = TypeVar("Got")
@@ -118,7 +120,7 @@ class Calls:
         text = self._text(method, path, body, query, what, changing, content_type)
         try:
             said = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):
             kind = OutcomeUnknown if changing else CloudUnavailable
@@ -186,19 +188,20 @@ class Calls:
     def _listed(self, path: str, query: Query, what: str) -> tuple[list[Thing], str]:
         found: list[Thing] = []
         more, seen = "", set[str]()
-        while True:
+        for _ in range(PAGES):
             asked = {**query, "limit": self._settings.page} | ({"continue": more} if more else {})
             page = self.ask("GET", path, query=asked, what=what)
             items, about = page.get("items"), page.get("metadata")
             if not isinstance(items, list) or not isinstance(about, dict) or not about.get("resourceVersion"):
                 raise CloudUnavailable(f"cannot {what}: the answer is no list: is there a proxy in between?")
             found += items
-            more = about.get("continue") or ""
+            more = str(about.get("continue") or "")
             if not more:
                 return found, str(about["resourceVersion"])
             if more in seen:
                 raise CloudUnavailable(f"cannot {what}: page after page is the same: is there a proxy in between?")
             seen.add(more)
+        raise CloudUnavailable(f"cannot {what}: the list has no end in {PAGES} pages: is there a proxy in between?")
 
     def _text(
         self,
@@ -297,7 +300,7 @@ class Calls:
 
     def _answer(self, response: Any) -> Answer:
         try:
-            body = response.read(decode_content=True)
+            body = whole(response.stream(_PIECE, decode_content=True))
         finally:
             response.release_conn()
         headers = {key.lower(): value for key, value in response.headers.items()}

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from burstd.model.errors import BadRequest, NotAllowed
+from burstd.model.bounded import PAGES
+from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed
 from burstd.model.offer import Hardware, Offer
 from burstd.model.shape import Gres, Shape
 from providers.kept import Kept
@@ -131,13 +132,14 @@ class Catalog:
         taken: dict[str, dict[str, Decimal]] = {}
         asked = {"fieldSelector": _BOUND, "limit": self._settings.page}
         more = ""
-        while True:
+        for _ in range(PAGES):
             query = {**asked, "continue": more} if more else asked
             page = self._calls.ask("GET", "/api/v1/pods", query=query, what="list the pods of all namespaces")
             nodes.add_requested(taken, page["items"])
             more = page["metadata"].get("continue", "")
             if not more:
                 return taken
+        raise CloudUnavailable(f"cannot list the pods of all namespaces: the list has no end in {PAGES} pages")
 
     def _hopeless(self, group: Group, size: Size, there: Sequence[Node] | None, bounds: Limits) -> str:
         taken = takes(self._settings, group, size)

@@ -14,7 +14,7 @@ from burstd.model.errors import CloudUnavailable
 
 MIB = 1 << 20
 _QUANTITY = re.compile(
-    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE](?P<exponent>[+-]?[0-9]+)|(?P<unit>[KMGTPE]i|[numkMGTPE])?)"
+    r"(?P<number>[+-]?(?:[0-9]{1,24}\.?[0-9]{0,24}|\.[0-9]{1,24}))(?:[eE](?P<exponent>[+-]?[0-9]{1,2})|(?P<unit>[KMGTPE]i|[numkMGTPE])?)"
 )
 _UNITS = {
     "": Decimal(1),

@@ -15,6 +15,8 @@ from typing import Any
 from providers.openshift.errors import of_silence
 
 _PIECE = 1 << 16
+_EVENT = 4 << 20
+"""Bytes of a line: etcd keeps no thing of more than 1.5 MiB."""
 Event = dict[str, Any]
 
 
@@ -34,6 +36,7 @@ class Stream:
         try:
             for piece in self._response.stream(_PIECE, decode_content=False):
                 *lines, rest = (rest + piece).split(b"\n")
+                _check(rest)
                 for line in lines:
                     if line.strip():
                         yield _event(line)
@@ -53,6 +56,12 @@ class Stream:
             with suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._response.close()
+
+
+def _check(begun: bytes) -> None:
+    """Raises ValueError for a line that goes on and on."""
+    if len(begun) > _EVENT:
+        raise ValueError(f"an event has more than {_EVENT} bytes")
 
 
 def _event(line: bytes) -> Event:

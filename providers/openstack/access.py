@@ -15,12 +15,14 @@ from openstack import connection
 from openstack import exceptions as sdk
 from requests.adapters import BaseAdapter, HTTPAdapter
 
+from burstd.model.bounded import TooMuch, whole
 from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.openstack.errors import Answer, of_answer, of_login, of_silence
 
 _CONNECT_S = 5.0
 _KEPT_OPEN = 64
 """Connections to one service; requests keeps ten, and writes a line for each more that it throws away."""
+_PIECE = 1 << 16
 _LOGIN = "/auth/tokens"
 _NO_CREDENTIALS = "openstacksdk has no credentials for burstd's user"
 _STALE = (
@@ -41,14 +43,23 @@ class _Watched(BaseAdapter):
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         self._sends(request.method or "", request.url or "")
-        return self._inner.send(request, *args, **kwargs)
+        response = self._inner.send(request, *args, **{**kwargs, "stream": True})
+        try:
+            response._content = whole(response.iter_content(_PIECE))  # noqa: SLF001 - where requests itself keeps it
+        except TooMuch as error:
+            raise requests.exceptions.ConnectionError(str(error), request=request) from None
+        finally:
+            response.close()
+        return response
 
     def close(self) -> None:
         self._inner.close()
 
 
 class _Session(session.Session):  # type: ignore[misc, unused-ignore]
-    """Every request has its time limit and is tried once, whatever clouds.yaml says: login and discovery too."""
+    """Every request has its limits, is tried once and goes where it was sent, whatever clouds.yaml or the cloud says:
+    login and discovery too.
+    """
 
     def __init__(self, sends: Sends, timeout_s: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -60,7 +71,8 @@ class _Session(session.Session):  # type: ignore[misc, unused-ignore]
             self.session.mount(prefix, _Watched(adapter, sends))
 
     def request(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs.update(connect_retries=0, status_code_retries=0)
+        # A redirect would be given our token, or our password, wherever it leads.
+        kwargs.update(connect_retries=0, status_code_retries=0, redirect=False)
         return super().request(*args, **kwargs)
 
 

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from burstd.model.bounded import PAGES
 from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, ProviderError
 from providers.openstack.errors import of_answer
 from providers.openstack.settings import OpenStackSettings
@@ -94,8 +95,8 @@ class Calls:
         self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
     ) -> Iterator[Sequence[Mapping[str, Any]]]:
         """As ``pages``, with the things of each page together."""
-        first = True
-        while True:
+        first, seen = True, set[str]()
+        for _ in range(PAGES):
             try:
                 answer = self.ask(service, path, what, version=version, **query)
             except (BadRequest, NotFound) as error:
@@ -107,14 +108,15 @@ class Calls:
             if not isinstance(things, list):
                 raise CloudUnavailable(f"cannot {what}: the answer has no '{key}': is there a proxy in between?")
             yield things
-            links = answer.get(f"{key}_links") or ()
-            more = next((link["href"] for link in links if link.get("rel") == "next"), answer.get("next"))
+            more = _next(answer, key)
             if not more:
                 return
             # The address itself may be one that only the service behind a balancer knows.
             before, query, first = query, parse_qs(urlsplit(more).query), False
-            if query == before:
+            if query == before or more in seen:
                 raise CloudUnavailable(f"cannot {what}: page after page is the same: is there a proxy in between?")
+            seen.add(more)
+        raise CloudUnavailable(f"cannot {what}: the list has no end in {PAGES} pages: is there a proxy in between?")
 
     def has(self, service_type: str) -> bool:
         """Whether the project's service catalogue has it: ``block-storage``, ``network`` ..."""
@@ -198,6 +200,14 @@ class Calls:
             connection, self._connection = self._connection, None
             self._newest.clear()
         return connection
+
+
+def _next(answer: Mapping[str, Any], key: str) -> str:
+    """Address of the next page; empty: this is the last."""
+    links = answer.get(f"{key}_links")
+    named = [one for one in links if isinstance(one, dict)] if isinstance(links, list) else []
+    more = next((one.get("href") for one in named if one.get("rel") == "next"), answer.get("next"))
+    return more if isinstance(more, str) else ""
 
 
 def _kind(url: str) -> str:
