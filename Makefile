@@ -1,8 +1,8 @@
-# make demo | demo-shell | test | check | lint | clean. What each does: README.md.
+# make demo | demo-shell | test | fuzz | check | lint | clean. What each does: README.md.
 RELEASE ?= bookworm
 .ONESHELL:
 .SHELLFLAGS := -eu -c
-.PHONY: demo demo-shell test check lint clean help
+.PHONY: demo demo-shell test fuzz check lint clean help
 
 help:
 	@echo "make demo [RELEASE=bookworm|trixie|forky]   a whole burst, on this machine, in boxes (root)"
@@ -10,6 +10,7 @@ help:
 	echo "make lint                                   ruff, mypy, import-linter"
 	echo "make check                                  the quick loop: lint, unit tests"
 	echo "make test                                   everything, real Slurm included (root)"
+	echo "make fuzz [BURSTD_FUZZ_SECONDS=300]         hostile text for every parser, so long for each"
 
 demo:
 	@venv=$$(tests/lab/setup.sh boxes)
@@ -40,6 +41,11 @@ test:
 	"$$venv/bin/python" -m tests.lab.suite quick
 	wait $$prepare
 	"$$venv/bin/python" -m tests.lab.suite real
+
+fuzz:
+	@venv=$$(tests/lab/setup.sh plain)
+	export BURSTD_FUZZ_SECONDS="$${BURSTD_FUZZ_SECONDS:-300}"
+	exec "$$venv/bin/python" -m pytest -q tests/security -k fuzz -m "not boxes and not slurm and not clouds"
 
 clean:
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,9 +12,16 @@ import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 
 _TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z0-9_.:=/%+#@-]+)|(?P<sign>[&|*()\[\]]))")
 _MOST_ALTERNATIVES = 64
+_DEEPEST = 64
+"""Parentheses, and changes between ``&`` and ``|``, in one expression."""
+_LONGEST = 4096
+_MOST_NODES = 65_533
+"""Slurm can have no more."""
+_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +110,22 @@ class _Unclear(ValueError):
     """The expression is not one that Slurm documents."""
 
 
-@lru_cache(maxsize=4096)
 def parse(text: str) -> Constraint:
     """Parses an expression; empty: every node will do."""
+    if len(text) > _LONGEST:
+        why = f"it is longer than {_LONGEST} letters"
+        return Constraint(text[:_SHOWN], (), f"the constraint {text[:_SHOWN]!r}... is not understood: {why}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Constraint:
     if not text.strip():
         return Constraint()
     try:
         alternatives = _Parser(_tokens(text)).whole()
     except _Unclear as unclear:
-        return Constraint(text, (), f"the constraint {text!r} is not understood: {unclear}")
+        return Constraint(text, (), f"the constraint {text[:_SHOWN]!r} is not understood: {unclear}")
     fewest = min(sum(g.count for g in a) for a in alternatives)
     return Constraint(text, alternatives, "", max(1, fewest))
 
@@ -135,11 +149,14 @@ class _Parser:
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0
+        self._depth = 0
 
     def whole(self) -> tuple[Alternative, ...]:
         found = self._chain(matching=False)
         if self._at < len(self._tokens):
-            raise _Unclear(f"unexpected {self._tokens[self._at]!r}")
+            raise _Unclear(f"unexpected {self._tokens[self._at][:_SHOWN]!r}")
+        if any(sum(g.count for g in alternative) > _MOST_NODES for alternative in found):
+            raise _Unclear("it asks for more nodes than Slurm can have")
         return found
 
     def _peek(self) -> str:
@@ -152,10 +169,20 @@ class _Parser:
         self._at += 1
         return token
 
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _Unclear("it is nested too deeply")
+
     def _chain(self, *, matching: bool) -> tuple[Alternative, ...]:
+        self._deeper()
         left = self._term()
+        last = ""
         while self._peek() in ("&", "|"):
             sign = self._next()
+            if last not in ("", sign):
+                self._deeper()
+            last = sign
             right = self._term()
             if sign == "&":
                 left = tuple(_both(a, b) for a in left for b in right)
@@ -183,8 +210,8 @@ class _Parser:
             return inner
         self._next()
         count = self._next()
-        if not count.isdigit() or int(count) < 1:
-            raise _Unclear(f"{count!r} is not a number of nodes")
+        if not count.isdecimal() or len(count) > len(str(_MOST_NODES)) or int(count) < 1:
+            raise _Unclear(f"{count[:_SHOWN]!r} is not a number of nodes")
         if any(g.count for a in inner for g in a):
             raise _Unclear("a count of counts")
         return tuple((Group(int(count), _merged(a)),) for a in inner)
@@ -196,7 +223,11 @@ class _Parser:
 
 
 def _merged(alternative: Alternative) -> Expression:
-    return alternative[0].wanted if len(alternative) == 1 else Every(tuple(g.wanted for g in alternative))
+    if len(alternative) == 1:
+        return alternative[0].wanted
+    # Flat, so that a thousand features in a row are not a thousand levels.
+    parts = (g.wanted.of if isinstance(g.wanted, Every) else (g.wanted,) for g in alternative)
+    return Every(tuple(chain.from_iterable(parts)))
 
 
 def _both(a: Alternative, b: Alternative) -> Alternative:
@@ -210,5 +241,6 @@ def _both(a: Alternative, b: Alternative) -> Alternative:
 def _either(left: tuple[Alternative, ...], right: tuple[Alternative, ...]) -> tuple[Alternative, ...]:
     """Each node may take either side, where neither side counts nodes."""
     if all(len(a) == 1 and a[0].count == 0 for a in left + right) and len(left) == len(right) == 1:
-        return ((Group(0, Some((left[0][0].wanted, right[0][0].wanted))),),)
+        sides = (side[0][0].wanted for side in (left, right))
+        return ((Group(0, Some(tuple(chain.from_iterable(s.of if isinstance(s, Some) else (s,) for s in sides)))),),)
     return left + right

@@ -98,9 +98,9 @@ def _word_good(wanted: str, there: Mapping[str, str]) -> bool:
 
 def _good(name: str, wanted: str, found: str) -> bool:
     if name in _AT_LEAST:
-        return found.isdigit() and int(found) >= int(wanted)
+        return found.isdecimal() and number(found) >= number(wanted)
     if name in _AT_MOST:
-        return found.isdigit() and int(found) <= int(wanted)
+        return found.isdecimal() and number(found) <= number(wanted)
     if name.endswith("Program"):
         # In whichever folder it lies.
         return found.rpartition("/")[2] == wanted.rpartition("/")[2]

@@ -6,12 +6,17 @@ import re
 from collections.abc import Collection, Iterator
 from itertools import product
 
-MAX_HOSTS = 1_000_000
-"""More names than this in one list are taken for a mistake; Slurm itself stops at 65,533 nodes."""
+MAX_HOSTS = 65_536
+"""More names than this in one list are taken for a mistake: Slurm itself stops at 65,533 nodes."""
 
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _TRAILING_NUMBER = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
-_TASKS = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
+_TASKS = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
+_LIMIT = re.compile(r"[0-9]{1,10}")
+_SHOWN = 60
+"""Letters of a wrong list that an error shows."""
+_LETTERS = 64 * 1024 * 1024
+"""Of all names of one list together."""
 
 
 class HostlistError(ValueError):
@@ -26,7 +31,7 @@ def expand(text: str) -> list[str]:
     for part in _split(text):
         names.extend(_expand_one(part))
         if len(names) > MAX_HOSTS:
-            raise HostlistError(f"a host list of more than {MAX_HOSTS} names: {text[:60]}")
+            raise HostlistError(f"a host list of more than {MAX_HOSTS} names: {text[:_SHOWN]}")
     return names
 
 
@@ -84,12 +89,12 @@ def _split(text: str) -> Iterator[str]:
         elif letter == "]":
             depth -= 1
         if depth not in (0, 1):
-            raise HostlistError(f"brackets do not match in the host list {text!r}")
+            raise HostlistError(f"brackets do not match in the host list {text[:_SHOWN]!r}")
         if letter == "," and depth == 0:
             yield text[start:index]
             start = index + 1
     if depth:
-        raise HostlistError(f"brackets do not match in the host list {text!r}")
+        raise HostlistError(f"brackets do not match in the host list {text[:_SHOWN]!r}")
     yield text[start:]
 
 
@@ -98,25 +103,28 @@ def _expand_one(part: str) -> list[str]:
     if not part:
         return []
     pieces = re.split(r"\[([^\[\]]*)\]", part)
-    choices = [list(_numbers(piece)) if index % 2 else [piece] for index, piece in enumerate(pieces)]
+    ranges = [_numbers(piece) for piece in pieces[1::2]]
     size = 1
-    for choice in choices:
-        size *= len(choice)
-    if size > MAX_HOSTS:
-        raise HostlistError(f"a host list of more than {MAX_HOSTS} names: {part[:60]}")
+    for some in ranges:
+        size *= sum(len(numbers) for numbers, _ in some)
+        if size > MAX_HOSTS:
+            raise HostlistError(f"a host list of more than {MAX_HOSTS} names: {part[:_SHOWN]}")
+    if size * len(part) > _LETTERS:
+        raise HostlistError(f"a host list of too long names: {part[:_SHOWN]}")
+    choices: list[list[str]] = [[piece] for piece in pieces]
+    choices[1::2] = [[str(n).zfill(width) for numbers, width in some for n in numbers] for some in ranges]
     return ["".join(combination) for combination in product(*choices)]
 
 
-def _numbers(inside: str) -> Iterator[str]:
+def _numbers(inside: str) -> list[tuple[range, int]]:
+    """The numbers between two brackets, each range with its width."""
+    found = []
     for piece in inside.split(","):
         match = _RANGE.fullmatch(piece.strip())
-        if match is None:
-            raise HostlistError(f"{piece!r} is no range of a host list")
-        low, high = match[1], match[2] or match[1]
-        if not int(low) <= int(high) < int(low) + MAX_HOSTS:
-            raise HostlistError(f"{piece!r} is no range of a host list")
-        for number in range(int(low), int(high) + 1):
-            yield str(number).zfill(len(low))
+        if match is None or int(match[1]) > int(match[2] or match[1]):
+            raise HostlistError(f"{piece[:_SHOWN]!r} is no range of a host list")
+        found.append((range(int(match[1]), int(match[2] or match[1]) + 1), len(match[1])))
+    return found
 
 
 def task_ranges(text: str) -> list[range]:
@@ -126,10 +134,10 @@ def task_ranges(text: str) -> list[range]:
     for piece in filter(None, body.split(",")):
         match = _TASKS.fullmatch(piece.strip())
         if match is None:
-            raise HostlistError(f"{piece!r} is no list of array tasks")
+            raise HostlistError(f"{piece[:_SHOWN]!r} is no list of array tasks")
         low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if high < low or step < 1:
-            raise HostlistError(f"{piece!r} is no list of array tasks")
+            raise HostlistError(f"{piece[:_SHOWN]!r} is no list of array tasks")
         found.append(range(low, high + 1, step))
     return found
 
@@ -148,4 +156,4 @@ def task_ids(text: str) -> Iterator[int]:
 def task_limit(text: str) -> int:
     """The ``%`` throttle of an array expression: how many tasks may run at once; 0: none."""
     limit = text.strip().strip("[]").partition("%")[2]
-    return int(limit) if limit.isdigit() else 0
+    return int(limit) if _LIMIT.fullmatch(limit) else 0

@@ -118,9 +118,14 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tu
     try:
         return _read(f, translate, excluded)
     except (ValueError, ArithmeticError) as error:
-        reason = f"burstd cannot read what this job asks for: {str(error)[:_REASON]}"
-        log.warning("a job is passed over: what it asks for cannot be read", job=f["JobID"], error=str(error)[:_REASON])
-        return Job(_id(f["JobArrayID"], f["ArrayJobID"]), f["UserName"], JobState.UNKNOWN, (), 0.0, reason=reason)
+        return unreadable(_id(f["JobArrayID"], f["ArrayJobID"]), f["UserName"], error)
+
+
+def unreadable(job_id: str, user: str, error: Exception) -> Job:
+    """Stands for a job of which a value cannot be read: nothing is booted for it."""
+    why = str(error)[:_REASON]
+    log.warning("a job is passed over: what it asks for cannot be read", job=job_id, error=why)
+    return Job(job_id, user, JobState.UNKNOWN, (), 0.0, reason=f"burstd cannot read what it asks for: {why}")
 
 
 def _read(f: Mapping[str, str], translate: Callable[[float], float], excluded: tuple[str, ...]) -> Job:

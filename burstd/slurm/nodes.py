@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from burstd.model.node import Node
@@ -11,8 +10,7 @@ from burstd.slurm.text import blocks, fields_of, gres_of_node, instant, mebibyte
 COMMAND = ("scontrol", "--all", "--oneliner", "--detail", "show", "node")
 """Detailed, because only then GresUsed is told; all, because of hidden partitions."""
 
-_MARKS = re.compile(r"[*~#!%$@^+-]+$")
-_SET_BY = re.compile(r"\s*\[\S+@[^\]]*\]$")
+_MARKS = "*~#!%$@^+-"
 # Names that some version or command uses for the same thing.
 _SAME = {
     "POWER_SAVING": "POWERED_DOWN",
@@ -45,11 +43,10 @@ def parse_state(text: str) -> tuple[str, frozenset[str]]:
     """``IDLE*+CLOUD+POWERED_DOWN``: the base state and the flags."""
     base, *rest = text.strip().split("+")
     flags = {_SAME.get(flag, flag) for flag in rest if flag}
-    marks = _MARKS.search(base)
-    if marks is not None:
-        base = base[: marks.start()]
-        if "*" in marks[0]:
-            flags.add("NOT_RESPONDING")
+    plain = base.rstrip(_MARKS)
+    if "*" in base[len(plain) :]:
+        flags.add("NOT_RESPONDING")
+    base = plain
     if base in ("DRAINED", "DRAINING"):
         flags.add("DRAIN")
         base = "IDLE" if base == "DRAINED" else "ALLOCATED"
@@ -73,7 +70,7 @@ def _node(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
         gres=gres_of_node(get("Gres")),
         gres_used=gres_of_node(get("GresUsed")),
         features=frozenset(filter(None, word(get("ActiveFeatures")).split(","))),
-        reason=_SET_BY.sub("", word(get("Reason"))),
+        reason=_reason(word(get("Reason"))),
         address=word(get("NodeAddr")),
         hostname=word(get("NodeHostName")),
         reservation=word(get("ReservationName")),
@@ -82,3 +79,9 @@ def _node(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
         slurmd_start=instant(get("SlurmdStartTime"), translate),
         last_busy=instant(get("LastBusyTime"), translate),
     )
+
+
+def _reason(text: str) -> str:
+    """Without the ``[root@2026-11-22T13:00:00]`` at its end."""
+    reason, bracket, by = text.rpartition("[")
+    return reason.rstrip() if bracket and by.endswith("]") and "@" in by[1:] and " " not in by else text

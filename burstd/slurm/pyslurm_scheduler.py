@@ -24,6 +24,7 @@ from burstd.model.shape import Gres
 from burstd.slurm import nodes as node_text
 from burstd.slurm.commands import Commands
 from burstd.slurm.hostlist import compress, task_count
+from burstd.slurm.jobs import unreadable
 from burstd.slurm.nodes import parse_state
 from burstd.slurm.reasons import short_reason
 from burstd.slurm.scheduler import CommandScheduler
@@ -108,7 +109,13 @@ class PyslurmScheduler(CommandScheduler):
             self._requests_read = time.monotonic()
         found = ((row, known.get(row.id) or known.get(row.array)) for row in rows)
         # One that squeue did not show, and was asked later, has ended meanwhile.
-        return [row.on(asked, self._translate) for row, asked in found if asked is not None]
+        return [self._row(row, asked) for row, asked in found if asked is not None]
+
+    def _row(self, row: _Row, asked: Job) -> Job:
+        try:
+            return row.on(asked, self._translate)
+        except (ValueError, ArithmeticError) as error:
+            return unreadable(row.id, asked.user, error)
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from sys import intern
 from types import MappingProxyType
 
 from burstd.model.shape import Gres
@@ -12,10 +13,17 @@ from burstd.slurm.hostlist import HostlistError, expand
 
 _NONE = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "*"})
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/:]*)=")
+_NUMBER = re.compile(r"[0-9]+")
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-_COUNT = re.compile(r"(\d+)([KMGTP]?)", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)[cn]?", re.IGNORECASE | re.ASCII)
+_COUNT = re.compile(r"([0-9]+)([KMGTP]?)", re.IGNORECASE | re.ASCII)
 _TIMES = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
-_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_DURATION = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)")
+MOST = 10**15
+"""The largest count or size that is taken from Slurm: users write these, and a larger one stands for this."""
+_LONGEST_S = 100 * 366 * 86400.0
+_LATEST = 7_258_118_400.0
+"""The year 2200, in seconds since 1970."""
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
 # Ten thousand jobs ask for a handful of different things.
 _kept = lru_cache(maxsize=4096)
@@ -30,42 +38,50 @@ def word(text: str) -> str:
 @_kept
 def number(text: str) -> int:
     """A whole number, 0 where there is none. ``2-4`` (a range of nodes) is its lower end."""
-    match = re.match(r"\d+", text.strip())
-    return int(match[0]) if match else 0
+    match = _NUMBER.match(text.strip())
+    return _whole(match[0]) if match else 0
+
+
+def _whole(digits: str) -> int:
+    """No more than MOST. Python itself refuses to read more than 4,300 digits."""
+    digits = digits.lstrip("0") or "0"
+    return min(int(digits), MOST) if len(digits) <= 16 else MOST
 
 
 @_kept
 def mebibytes(text: str) -> int:
     """``100M``, ``1.5G``, ``2000``: MiB, rounded up; 0 where there is none."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)[cn]?", text.strip(), re.IGNORECASE)
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
         return 0
-    exact = float(match[1]) * _UNITS[match[2].upper() or "M"]
+    exact = min(float(match[1]) * _UNITS[match[2].upper() or "M"], float(MOST))
     return int(exact) + (exact > int(exact))
 
 
 @_kept
 def seconds(text: str) -> float:
-    """``1-02:03:04``, ``05:00``: seconds; 0 for UNLIMITED, NOT_SET and none."""
+    """``1-02:03:04``, ``05:00``: seconds, 100 years at most; 0 for UNLIMITED, NOT_SET and none."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         return 0.0
-    days, hours, minutes, secs = (int(g or 0) for g in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + secs)
+    days, hours, minutes, secs = (_whole(g or "0") for g in match.groups())
+    return min(float(((days * 24 + hours) * 60 + minutes) * 60 + secs), _LONGEST_S)
 
 
 def instant(text: str, translate: Callable[[float], float]) -> float:
-    """A time as SLURM_TIME_FORMAT=%s prints it, in burstd's time; 0 where there is none."""
+    """A time as SLURM_TIME_FORMAT=%s prints it, in burstd's time, before 2200; 0 where there is none."""
     text = text.strip()
-    return translate(float(text)) if text.isdigit() and text != "0" else 0.0
+    found = _whole(text) if _NUMBER.fullmatch(text) else 0
+    return translate(min(float(found), _LATEST)) if found else 0.0
 
 
-@_kept
+@lru_cache(maxsize=512)
 def hosts(text: str) -> tuple[str, ...]:
     """The names of a host list; a text that is none stands for itself."""
     found = word(text)
     try:
-        return tuple(expand(found))
+        # Thousands of jobs may each exclude thousands of the same nodes.
+        return tuple(map(intern, expand(found)))
     except HostlistError:
         return (found,)
 
@@ -101,14 +117,14 @@ def _gres(text: str) -> Gres | None:
     count = 1
     match = _COUNT.fullmatch(words[-1]) if len(words) > 1 else None
     if match is not None:
-        count = int(match[1]) * _TIMES.get(match[2].upper(), 1)
+        count = min(_whole(match[1]) * _TIMES.get(match[2].upper(), 1), MOST)
         words.pop()
     return Gres(words[0], ":".join(words[1:]), count)
 
 
 def times(gres: Iterable[Gres], factor: int) -> tuple[Gres, ...]:
     """The same GRES, ``factor`` times."""
-    return tuple(Gres(g.name, g.type, g.count * factor) for g in gres)
+    return tuple(Gres(g.name, g.type, min(g.count * factor, MOST)) for g in gres)
 
 
 @_kept

@@ -26,9 +26,11 @@ SACCT = """\
 import os, sys
 assert os.environ["TZ"] == "UTC" and {{"-X", "-P", "-a", "-S", "-E"}} <= set(sys.argv), sys.argv
 (columns,) = [word.removeprefix("--format=").split(",") for word in sys.argv if word.startswith("--format=")]
+(delimiter,) = [word.removeprefix("--delimiter=") for word in sys.argv if word.startswith("--delimiter=")]
+assert len(delimiter) > 10, delimiter
 for line in open({history!r}, encoding="utf-8"):
     row = dict(zip({known!r}, line.rstrip("\\n").split("|")))
-    print("|".join(row[column] for column in columns))
+    print(delimiter.join(row[column] for column in columns))
 """
 KNOWN = [
     "JobID", "Submit", "Eligible", "Start", "End", "Elapsed", "State", "AllocTRES", "ReqTRES", "Timelimit", "User",

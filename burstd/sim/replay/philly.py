@@ -34,7 +34,7 @@ def read(lines: Lines) -> Trace:
             job = _job(columns, row, lines.at - 1)
         except BadLine as error:
             lines.bad(str(error))
-        except ValueError:
+        except (ValueError, OverflowError):
             lines.bad(f"expected a time, seconds and a number of GPUs like {_EXAMPLE}, found {row[:60]!r}")
         else:
             if job.run_s:

@@ -7,14 +7,25 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+MOST = 1e11
+"""The largest number that a trace may have: seconds since 1970 of the year 5138, or 95 PiB in MiB."""
+SHOWN = 60
+"""Letters of a value that a message shows."""
+_LONGEST = 300
+"""Letters of one complaint."""
+
 
 class TraceError(Exception):
     """The trace cannot be read. The message names file and line, and what was expected there."""
 
 
+class BadLine(ValueError):
+    """One line cannot be read; the message says what was expected of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job that once ran. 0 or empty: the trace does not say."""
+    """A job that once ran. 0 or empty: the trace does not say. Raises BadLine for times and sizes beyond MOST."""
 
     id: str
     submitted: float
@@ -34,6 +45,11 @@ class TraceJob:
     gpu_type: str = ""
     constraint: str = ""
 
+    def __post_init__(self) -> None:
+        times = (self.submitted, self.run_s, self.time_limit_s)
+        if not all(0 <= value <= MOST for value in (*times, self.nodes, self.cpus, self.gpus, self.memory_mib)):
+            raise BadLine(f"expected times and sizes from 0 to {MOST:g}, found others in job {self.id[:SHOWN]!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -47,10 +63,6 @@ class Trace:
     nodes: int = 0
     """Of the machine that the trace is of, where it says so; else 0."""
     cpus: int = 0
-
-
-class BadLine(ValueError):
-    """One line cannot be read; the message says what was expected of it."""
 
 
 @dataclass(slots=True)
@@ -73,7 +85,7 @@ class Lines:
 
     def bad(self, expected: str) -> None:
         """The line read last is of no use."""
-        self._bad.append(f"{self.path}:{self.at}: {expected}")
+        self._bad.append(f"{self.path}:{self.at}: {expected[:_LONGEST]}")
 
     def count(self, what: str) -> None:
         """One more row of which ``what`` is to be told: ``{} jobs that never ran, left out``."""

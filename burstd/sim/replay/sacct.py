@@ -4,6 +4,10 @@ Columns may come in any order. Needed: JobID, Submit, State, and Elapsed, Elapse
 helps where it is there: Eligible, AllocTRES, ReqTRES, AllocNodes, NNodes, ReqNodes, AllocCPUS, NCPUS, ReqCPUS, ReqMem,
 Timelimit, TimelimitRaw, User, Account, Partition, JobName, Constraints. Columns that are not known are passed over.
 
+People choose names, and with a ``|`` or a line end in one they would write rows of others: what ``sacct --delimiter``
+was given is taken from the header, where JobID is the first column and the delimiter has no letters; names then may be
+in any column but the last.
+
 Times are as Slurm's time formats write them; those without a zone are taken as UTC, which ``TZ=UTC sacct`` makes true.
 A job is replayed with what it had (Alloc...), since its run time belongs to that; where it is not told, with what it
 asked for. It counts from when it was eligible: until then it waited for its begin time, a dependency or a hold, and not
@@ -21,6 +25,9 @@ from typing import NamedTuple
 from burstd.sim.replay.rows import BadLine, Lines, Trace, TraceJob, moment
 
 FORMAT = "sacct"
+_DELIMITER = "|"
+_FIRST = re.compile(r"JobID(?:%-?[0-9]++)?([^A-Za-z%]{2,64})[A-Za-z]")
+_LONGEST = 1 << 20
 _NEEDED = (("jobid",), ("submit",), ("state",), ("elapsedraw", "elapsed", "start"), ("elapsedraw", "elapsed", "end"))
 _JOB = re.compile(r"(\d+)(?:_\d+)?(?:\+(\d+))?")
 _STEP = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?\.\w+")
@@ -49,13 +56,16 @@ class _Row(NamedTuple):
 
 def is_header(line: str) -> bool:
     """Whether a file that begins with this line is one."""
-    return "|" in line and "jobid" in _columns(line)
+    return delimiter_of(line) in line and "jobid" in _columns(line)
 
 
 def read(lines: Lines) -> Trace:
     """Raises TraceError, see ``Lines.trace``."""
     rows = iter(lines)
-    columns = _columns(next(rows, ""))
+    header = next(rows, "")
+    delimiter, columns = delimiter_of(header), _columns(header)
+    if delimiter != _DELIMITER:
+        rows = _whole(rows, delimiter, len(columns))
     for names in _NEEDED:
         if not set(names) & set(columns):
             wanted = "sacct -X -P --format=JobID,Submit,Eligible,Start,End,Elapsed,State,... (with its header line)"
@@ -63,8 +73,8 @@ def read(lines: Lines) -> Trace:
     jobs: dict[str, _Row] = {}
     for line in rows:
         try:
-            found = _job(dict(zip(columns, _values(line, columns), strict=True)), lines)
-        except BadLine as error:
+            found = _job(dict(zip(columns, _values(line, columns, delimiter), strict=True)), lines)
+        except (ValueError, OverflowError) as error:
             lines.bad(str(error))
             continue
         if found is not None:
@@ -74,13 +84,31 @@ def read(lines: Lines) -> Trace:
     return lines.trace(FORMAT, _het_joined((row.job for row in jobs.values()), lines), notes)
 
 
-def _columns(line: str) -> list[str]:
-    return [re.sub(r"%-?\d+$", "", column.strip()).lower() for column in line.split("|")]
+def delimiter_of(header: str) -> str:
+    """``|``, or what ``sacct --delimiter`` was given, where JobID is the first column and it has no letters."""
+    found = _FIRST.match(header)
+    return found[1] if found is not None else _DELIMITER
 
 
-def _values(line: str, columns: Sequence[str]) -> list[str]:
+def _columns(header: str) -> list[str]:
+    return [re.sub(r"%-?[0-9]+$", "", column.strip()).lower() for column in header.split(delimiter_of(header))]
+
+
+def _whole(lines: Iterable[str], delimiter: str, columns: int) -> Iterator[str]:
+    """Rows of which the values hold line ends, which only a delimiter that nobody could foresee makes plain."""
+    row, size = "", 0
+    for line in lines:
+        row, size = (f"{row}\n{line}" if row else line), size + line.count(delimiter)
+        if size >= columns - 1 or len(row) > _LONGEST:
+            yield row
+            row, size = "", 0
+    if row:
+        yield row
+
+
+def _values(row: str, columns: Sequence[str], delimiter: str) -> list[str]:
     """A job's name may have a ``|`` in it: the row is whole where that column is the last."""
-    values = line.split("|", len(columns) - 1)
+    values = row.split(delimiter, len(columns) - 1)
     if len(values) != len(columns):
         raise BadLine(f"expected {len(columns)} values, as many as columns, found {len(values)}")
     return values
@@ -136,14 +164,14 @@ def _run_s(row: Mapping[str, str]) -> float:
 
 
 def _limit_s(row: Mapping[str, str]) -> float:
-    if row.get("timelimitraw", "").isdigit():
+    if row.get("timelimitraw", "").isdecimal():
         return float(row["timelimitraw"]) * 60
     text = row.get("timelimit", "")
     return 0.0 if text in _NO_LIMIT else _length_s(text)
 
 
 def _seconds(text: str) -> float:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise BadLine(f"expected seconds as ElapsedRaw, found {text!r}")
     return float(text)
 
@@ -163,7 +191,7 @@ def _moment(row: Mapping[str, str], column: str) -> float:
     text = row.get(column, "")
     if text in _NO_TIME:
         return 0.0
-    if text.isdigit():
+    if text.isdecimal():
         return float(text)
     try:
         return moment(text)
@@ -172,7 +200,7 @@ def _moment(row: Mapping[str, str], column: str) -> float:
 
 
 def _first(row: Mapping[str, str], *columns: str) -> int:
-    return next((int(row[c]) for c in columns if row.get(c, "").isdigit() and row[c] != "0"), 0)
+    return next((int(row[c]) for c in columns if row.get(c, "").isdecimal() and row[c] != "0"), 0)
 
 
 @cache

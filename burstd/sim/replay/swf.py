@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from burstd.sim.replay.rows import BadLine, Lines, Trace, TraceJob
+from burstd.sim.replay.rows import MOST, BadLine, Lines, Trace, TraceJob
 
 FORMAT = "swf"
 _FIELDS = 18
@@ -46,7 +46,7 @@ def read(lines: Lines) -> Trace:
             continue
         try:
             job = _job(line, start, queues, lines)
-        except BadLine as error:
+        except (ValueError, OverflowError) as error:
             lines.bad(str(error))
             continue
         if job is not None and job.id in jobs:
@@ -70,8 +70,8 @@ def _note(line: str, head: dict[str, str], queues: dict[str, str]) -> None:
 
 def _number(text: str) -> float:
     """Of a header; 0: there is none (``-1``, or words)."""
-    found = re.match(r"\d+", text)
-    return float(found[0]) if found else 0.0
+    found = re.match(r"[0-9]+", text)
+    return min(float(found[0]), MOST) if found else 0.0
 
 
 def _job(line: str, start: float, queues: dict[str, str], lines: Lines) -> TraceJob | None:
