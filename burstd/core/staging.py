@@ -24,6 +24,10 @@ HALF_LIFE_S = 120.0
 """After so many seconds of transfer what was measured before counts half."""
 BOOT_S = 60.0
 """How long a node takes from its claim until it is ready, as long as none has been seen to."""
+LONGEST_S = 366 * 86400.0
+"""What would take longer than this has no time at which it will be done, and no measurement takes so long."""
+MOST_BYTES = 1 << 60
+"""Of all inputs of a job together: sums of more sizes than one still fit a signed 64-bit number."""
 _NOBODY: Mapping[str, int] = MappingProxyType({})
 
 
@@ -111,9 +115,11 @@ class Rates:
 def seen(rates: Rates, store: str, direction: str, size: int, seconds: float) -> Rates:
     """The rates after a transfer of so many bytes in so many seconds. One of less than LEAST_BYTES teaches nothing.
 
+    Nor does one of more than MOST_BYTES or LONGEST_S, or of a time that is none.
+
     Exponentially weighted by time spent, so that a long transfer counts for more than many short ones.
     """
-    if size < LEAST_BYTES or seconds <= 0:
+    if not (LEAST_BYTES <= size <= MOST_BYTES and 0 < seconds <= LONGEST_S):
         return rates
     before = rates.measured.get((store, direction), Measured(0.0, 0.0))
     decay = 0.5 ** (seconds / HALF_LIFE_S)
@@ -124,12 +130,12 @@ def seen(rates: Rates, store: str, direction: str, size: int, seconds: float) ->
 def ready_at(now: float, left_bytes: int, ahead_bytes: int, rate: float) -> float:
     """When the last of ``left_bytes`` will have been moved, after ``ahead_bytes`` of others; 0: nobody can say.
 
-    ``rate`` in bytes/s, 0 where it is not known.
+    ``rate`` in bytes/s, 0 where it is not known. Nobody can say where it is later than LONGEST_S from now.
     """
     left = max(0, left_bytes) + max(0, ahead_bytes)
     if not left:
         return now
-    return now + left / rate if rate > 0 else 0.0
+    return now + left / rate if rate * LONGEST_S >= left else 0.0
 
 
 def boot_estimate(seconds: Sequence[float]) -> float:

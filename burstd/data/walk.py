@@ -25,6 +25,8 @@ Found = tuple[Row, int]
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MOST_FILE_BYTES = 1 << 60
+"""A larger file, which can only be a sparse one, is not read: it would be read for years."""
 _LINKS_KEPT = 500_000
 """So many files with several names are remembered while they wait for their other names, which bounds memory: what
 comes beyond is sent as a file of its own, with the same content."""
@@ -73,6 +75,8 @@ class Walk:
             finally:
                 os.close(root)
         elif stat.S_ISREG(facts.st_mode):
+            if facts.st_size > MOST_FILE_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), self.source)
             self.single = True
             fd = os.open(self.source, _FILE & ~os.O_NOFOLLOW)
             yield ["f", os.path.basename(self.source)], fd  # noqa: PTH119
@@ -125,6 +129,9 @@ class Walk:
         if not stat.S_ISREG(facts.st_mode):
             os.close(fd)
             return ["x", path, _what(facts.st_mode)], -1
+        if facts.st_size > MOST_FILE_BYTES:
+            os.close(fd)
+            return ["e", path, errno.EFBIG], -1
         if facts.st_nlink > 1:
             earlier = self._earlier(facts, path)
             if earlier:

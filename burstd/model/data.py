@@ -200,7 +200,7 @@ class Staging:
     @property
     def needs_person(self) -> bool:
         """It goes on only after somebody has done something; ``error`` says what is wrong."""
-        stuck = self.state is StageState.COLLECTING and not self.attempts
+        stuck = self.state is StageState.PLACED or (self.state is StageState.COLLECTING and not self.attempts)
         return bool(self.error) and (bool(self.resume) or stuck)
 
 

@@ -7,6 +7,7 @@ is still on its way home.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 from burstd.daemon.stage.places import place, values
 from burstd.data.hands import Account, HandError, account
@@ -27,16 +28,23 @@ class Chain:
         self._owed: dict[str, _Owed] = {}
         self._now = 0.0
 
-    def see(self, rows: Iterable[Staging], ending: Callable[[str], bool], now: float) -> None:
-        """``ending``: whether a PLACED job is known to have ended."""
+    def see(
+        self,
+        rows: Iterable[Staging],
+        ending: Callable[[str], bool],
+        now: float,
+        each: Callable[[str], AbstractContextManager[None]] = lambda _job_id: nullcontext(),
+    ) -> None:
+        """``ending``: whether a PLACED job is known to have ended. ``each``: within what a job is looked at."""
         self._now = now
         self._owed = {}
         for row in rows:
             if not row.directives.stage_out:
                 continue
-            if row.state in (S.COLLECTING, S.BRINGING) or (row.state is S.PLACED and ending(row.job_id)):
-                for path in self._paths(row, (o.destination for o in row.directives.stage_out)):
-                    self._owed.setdefault(row.user, _Owed()).add(path, row)
+            with each(row.job_id):
+                if row.state in (S.COLLECTING, S.BRINGING) or (row.state is S.PLACED and ending(row.job_id)):
+                    for path in self._paths(row, (o.destination for o in row.directives.stage_out)):
+                        self._owed.setdefault(row.user, _Owed()).add(path, row)
 
     def awaited(self, row: Staging) -> str:
         """The id of a job whose output is on its way to where this one's input comes from; empty: there is none.

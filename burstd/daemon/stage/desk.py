@@ -29,7 +29,9 @@ from burstd.daemon.stage.fate import (
     reply,
     starts_over,
 )
+from burstd.daemon.stage.isolation import Isolation
 from burstd.daemon.stage.moves import RETRY_S, Moves, machines_of
+from burstd.daemon.stage.places import environment
 from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.recovery import write_down
 from burstd.daemon.stage.runs import Answer, Life, Run, Runs
@@ -62,12 +64,6 @@ class StageRules:
     retries: int = 8
 
 
-def environment(job_dir: str, job_id: str) -> dict[str, str]:
-    """What a job finds in its environment, the same everywhere."""
-    home = f"{job_dir}/{job_id}"
-    return {"BURST_IN": f"{home}/in", "BURST_OUT": f"{home}/out", "BURST_SCRATCH": f"{home}/scratch"}
-
-
 class StageDesk:
     """``hear`` takes a hook's call, ``step`` brings everything on by what is due, ``views`` says how things stand."""
 
@@ -91,7 +87,8 @@ class StageDesk:
         self._transfers = transfers
         self._pools = pools
         self._runs = Runs()
-        self._moves = Moves(store, workers, clock, transfers, lambda: self.rules.retries)
+        self._isolation = Isolation(store, clock)
+        self._moves = Moves(store, workers, clock, transfers, lambda: self.rules.retries, self._isolation)
         self._chain = Chain(accounts)
         self._quotas = quotas
         self._seen: tuple[Staging, ...] | None = None
@@ -103,6 +100,13 @@ class StageDesk:
 
     def hear(self, call: StageCall, answer: Answer) -> None:
         """One call of a hook; the answer may come much later. Only remembers: the next step acts."""
+        with self._isolation.job(call.job_id):
+            self._hear(call, answer)
+            return
+        why = self._isolation.rests(call.job_id)
+        answer(StageReply("refused", why) if call.hook in STARTING else StageReply("busy", why))
+
+    def _hear(self, call: StageCall, answer: Answer) -> None:
         run = self._runs.of(call.job_id)
         life = run.life
         if call.uid is not None:
@@ -144,17 +148,18 @@ class StageDesk:
         question = run.wanted
 
         def back(result: JobFacts | Exception | None) -> None:
-            run.asking = False
-            if isinstance(result, Exception):
-                run.ask_pause = min(2 * run.ask_pause or RETRY_S, _SLOWEST_QUESTION_S)
-                run.ask_after = self._clock.now() + run.ask_pause
-                log.warning("slurm was not heard about a job", job=run.job_id, error=str(result))
-            elif result is not None and (text := run.contradicted(result)):
-                run.ask_after = self._clock.now() + _SLOWEST_QUESTION_S
-                log.error("nothing is staged for a job", job=run.job_id, reason=text)
-                run.refuse(text, *STARTING)
-            else:
-                run.told(result, question)
+            with self._isolation.job(run.job_id):
+                run.asking = False
+                if isinstance(result, Exception):
+                    run.ask_pause = min(2 * run.ask_pause or RETRY_S, _SLOWEST_QUESTION_S)
+                    run.ask_after = self._clock.now() + run.ask_pause
+                    log.warning("slurm was not heard about a job", job=run.job_id, error=str(result))
+                elif result is not None and (text := run.contradicted(result)):
+                    run.ask_after = self._clock.now() + _SLOWEST_QUESTION_S
+                    log.error("nothing is staged for a job", job=run.job_id, reason=text)
+                    run.refuse(text, *STARTING)
+                else:
+                    run.told(result, question)
 
         self._workers.submit("stage:slurm", lambda: self._transfers.facts(run.job_id), back)
 
@@ -169,35 +174,52 @@ class StageDesk:
         self._seen = None
         live = self._store.stagings()
         rows: dict[str, Staging | None] = {row.job_id: row for row in live}
-        self._runs.keep(rows, now)
+        each = self._isolation.job
+        self._runs.keep(rows, now, each)
+        self._isolation.keep(rows.keys() | {run.job_id for run in self._runs.all()})
+        broken = self._isolation.broken
         if isinstance(slurm, SlurmView):
-            self._runs.listed(slurm, {row.job_id: row for row in live}, now)
+            self._runs.listed(slurm, {row.job_id: row for row in live}, now, each)
         self._look_at_pools()
-        self._chain.see(live, self._ending, now)
+        self._chain.see(live, self._ending, now, each)
         machines = machines_of(claims)
         waiting: list[Waiting] = []
         moving: list[Waiting] = []
         for job_id in dict.fromkeys([*rows, *(run.job_id for run in self._runs.all() if run.hooks)]):
-            run = self._runs.of(job_id)
-            self._learn(run)
-            if run.deallocated:
-                run.answer(lambda hook: DEALLOCATED if hook == "pre_run" else None)
-            row = rows[job_id] = self._bring_on(rows.get(job_id), run, machines)
-            if row is None:
+            if self._isolation.rests(job_id):
                 continue
-            mine = Waiting(id=job_id, user=row.user, size_bytes=run.life.size or 0, since=row.created)
-            if row.state is S.SENDING:
-                moving.append(mine)
-            elif self._waits_for_its_turn(row, run):
-                waiting.append(mine)
+            with each(job_id):
+                run = self._runs.of(job_id)
+                self._learn(run)
+                if run.deallocated:
+                    run.answer(lambda hook: DEALLOCATED if hook == "pre_run" else None)
+                row = rows[job_id] = self._bring_on(rows.get(job_id), run, machines)
+                if row is None:
+                    continue
+                mine = Waiting(id=job_id, user=row.user, size_bytes=run.life.size or 0, since=row.created)
+                if row.state is S.SENDING:
+                    moving.append(mine)
+                elif self._waits_for_its_turn(row, run):
+                    waiting.append(mine)
         for job_id in turns(waiting, moving, self.rules.limits):
-            if (row := rows[job_id]) is not None:
-                rows[job_id] = self._send(row, self._runs.of(job_id), [r for r in rows.values() if r is not None])
+            with each(job_id):
+                if (row := rows[job_id]) is not None:
+                    rows[job_id] = self._send(row, self._runs.of(job_id), [r for r in rows.values() if r is not None])
         for run in self._runs.all():
             if run.hooks:
-                self._answer(rows.get(run.job_id), run)
-        self._seen = tuple(row for row in rows.values() if row is not None)
-        return self._runs.due(now)
+                with each(run.job_id):
+                    self._answer(rows.get(run.job_id), run)
+        if self._isolation.broken == broken:
+            self._seen = tuple(row for row in rows.values() if row is not None)
+        return self._due(now)
+
+    def _due(self, now: float) -> float:
+        due = float("inf")
+        for run in self._runs.all():
+            if not self._isolation.rests(run.job_id):
+                with self._isolation.job(run.job_id):
+                    due = min(due, run.due(now))
+        return min(due, self._isolation.due(now))
 
     def _send(self, row: Staging, run: Run, rows: Sequence[Staging]) -> Staging:
         others = ((other, self._runs.of(other.job_id).life) for other in rows)
@@ -205,7 +227,7 @@ class StageDesk:
         if not why:
             return self._moves.send(row, run)
         if sure:
-            return self._moves.hold(row, why)
+            return self._isolation.hold(row, why)
         run.life.rest_until = self._clock.now() + RETRY_S
         return row
 
@@ -377,6 +399,9 @@ class StageDesk:
 
     def _answer(self, row: Staging | None, run: Run) -> None:
         env = environment(self.rules.job_dir, run.job_id)
+        if rests := self._isolation.rests(run.job_id):
+            run.answer(lambda hook: StageReply("refused", rests) if hook in STARTING else None)
+            return
         said = run.answer(lambda hook: reply(row, run, hook, env))
         if any(hook in ("data_in", "test_data_in") and told.result == "ok" for hook, told in said.items()):
             self._tell_slurm(run, "nudged", lambda: self._transfers.nudge(run.job_id))
@@ -392,7 +417,7 @@ class StageDesk:
         """How the data of each job stands, by the job's id in the queue."""
         found = views(
             self.rows(), self._runs.of, self._moves.rates, self._clock.now(),
-            lambda row, run: self._moves.came(row, run.life, S.COLLECTING),
+            lambda row, run: self._moves.came(row, run.life, S.COLLECTING), self._isolation.job,
         )  # fmt: skip
         return found | unheard(found, self._runs.leaving(self._clock.now()))
 
@@ -409,6 +434,7 @@ class StageDesk:
             return ""
         run = self._runs.of(job_id)
         run.life.rest_until = 0.0
+        self._isolation.forget(job_id)
         self._seen = None
         if owed(row):
             self._store.move_staging(job_id, S.HELD, S(row.resume), f"{by} asked to try again", cause=by)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from burstd.daemon.stage.desk import StageDesk, environment
+from burstd.daemon.stage.desk import StageDesk
+from burstd.daemon.stage.places import environment
 from burstd.daemon.workers import Workers
 from burstd.slurm.stage_server import StageCall, StageReply
 

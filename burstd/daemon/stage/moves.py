@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from burstd.core.staging import Rates, ready_at, seen
+from burstd.daemon.stage.isolation import Isolation
 from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.recovery import unaccounted
 from burstd.daemon.stage.runs import Back, Life, Run
@@ -28,20 +29,27 @@ log = structlog.get_logger(__name__)
 
 RETRY_S = 2.0
 SLOWEST_RETRY_S = 300.0
+LONGEST_RETRY_S = 3600.0
 LOOKS_PER_USER = 2
 """So that a file system of one user that does not answer keeps nobody else's input waiting."""
 _HERE = "stage:look"
 """The lane of work on this machine's file systems."""
-_BEFORE_RUN = (S.WAITING, S.SENDING, S.STAGED, S.PLACING)
 
 
 class Moves:
     """Each method begins what is missing of one step and returns the record, moved on where nothing is missing."""
 
     def __init__(
-        self, store: Store, workers: Workers, clock: Clock, transfers: Transfers, retries: Callable[[], int]
+        self,
+        store: Store,
+        workers: Workers,
+        clock: Clock,
+        transfers: Transfers,
+        retries: Callable[[], int],
+        isolation: Isolation,
     ) -> None:
         self.rates = Rates()
+        self._isolation = isolation
         self._store = store
         self._workers = workers
         self._clock = clock
@@ -84,7 +92,7 @@ class Moves:
         cloud = [node for node in row.nodes if node in slots]
         missing = [node for node in cloud if node not in machines]
         if missing:
-            return self.hold(row, f"burstd has no machine for {', '.join(missing)}: look at burstctl status")
+            return self._isolation.hold(row, f"burstd has no machine for {', '.join(missing)}: look at burstctl status")
 
         def done(mark: str, row: Staging, _nothing: object) -> Staging:
             run.life.placed.add(mark)
@@ -209,9 +217,10 @@ class Moves:
         self._looking[row.uid] += lane == _HERE
 
         def back(result: Any) -> None:
-            self._looking[row.uid] -= lane == _HERE
-            run.end(name)
-            run.back[name] = Back(task, result, done)
+            with self._isolation.job(row.job_id):
+                self._looking[row.uid] -= lane == _HERE
+                run.end(name)
+                run.back[name] = Back(task, result, done)
 
         self._workers.submit(lane, lambda: work(task), back)
 
@@ -249,9 +258,9 @@ class Moves:
         text = str(final[0] if final else errors[0])
         attempts = row.attempts + 1
         if may_hold and (final or attempts >= self._retries()):
-            return self.hold(row, text)
+            return self._isolation.hold(row, text)
         wanted = max(getattr(error, "retry_after_s", 0.0) for error in errors)
-        pause = max(wanted, min(RETRY_S * 2.0 ** min(attempts - 1, 20), SLOWEST_RETRY_S))
+        pause = max(min(wanted, LONGEST_RETRY_S), min(RETRY_S * 2.0 ** min(attempts - 1, 20), SLOWEST_RETRY_S))
         reason = f"tried again in {pause:.0f} s: {text}"
         if row.state is S.PLACING and any(getattr(error, "resend", False) for error in errors):
             run.life.placed.clear()
@@ -270,12 +279,6 @@ class Moves:
         run.life.rest_until = self._clock.now() + pause
         log.warning("staging is tried again", job=row.job_id, error=text, pause_s=round(pause, 1))
         return after
-
-    def hold(self, row: Staging, error: str) -> Staging:
-        """Until a person has it tried again."""
-        resume = S.WAITING if row.state in _BEFORE_RUN else row.state
-        log.error("a job's data is held", job=row.job_id, state=row.state.value, error=error)
-        return self._store.move_staging(row.job_id, row.state, S.HELD, error, error=error, resume=resume.value)
 
     def came(self, row: Staging, life: Life, state: S) -> float:
         """When the data first came into a state in this life, in burstd's time; 0: never."""

@@ -56,33 +56,37 @@ class NodeDesk(StageDesk):
         for row in rows:
             if row.store != self.rules.store:
                 continue
-            run = self._runs.of(row.job_id)
-            if row.trees and row.state not in (S.STAGED, S.PLACING):
-                # Whoever has read its input has it; what starts over sends it again.
-                row = self._store.touch_staging(row.job_id, why, trees={})  # noqa: PLW2901
-            match row.state:
-                case S.SENDING:
+            with self._isolation.job(row.job_id):
+                self._without_objects(row, claims, why)
+
+    def _without_objects(self, row: Staging, claims: Mapping[str, Claim], why: str) -> None:
+        run = self._runs.of(row.job_id)
+        if row.trees and row.state not in (S.STAGED, S.PLACING):
+            # Whoever has read its input has it; what starts over sends it again.
+            row = self._store.touch_staging(row.job_id, why, trees={})
+        match row.state:
+            case S.SENDING:
+                run.stop()
+            case S.STAGED | S.PLACING if row.trees:
+                run.stop()
+                run.life.placed.clear()
+                reason = f"its input has to be sent again: {why}"
+                self._store.move_staging(row.job_id, row.state, S.WAITING, reason, trees={})
+            case S.COLLECTING:
+                if not self._slots.isdisjoint(row.nodes):
                     run.stop()
-                case S.STAGED | S.PLACING if row.trees:
-                    run.stop()
-                    run.life.placed.clear()
-                    reason = f"its input has to be sent again: {why}"
-                    self._store.move_staging(row.job_id, row.state, S.WAITING, reason, trees={})
-                case S.COLLECTING:
-                    if not self._slots.isdisjoint(row.nodes):
-                        run.stop()
-                    if row.outputs:
-                        self._fetch_again(row, run, claims, why)
-                case S.BRINGING if row.outputs:
-                    run.stop()
+                if row.outputs:
                     self._fetch_again(row, run, claims, why)
-                case S.HELD if row.outputs and row.resume in (S.COLLECTING, S.BRINGING):
-                    gone = _gone(row, why)
-                    self._store.touch_staging(
-                        row.job_id, gone, error=gone, resume=S.COLLECTING.value, outputs={}, bytes_out=0
-                    )
-                case _:
-                    pass
+            case S.BRINGING if row.outputs:
+                run.stop()
+                self._fetch_again(row, run, claims, why)
+            case S.HELD if row.outputs and row.resume in (S.COLLECTING, S.BRINGING):
+                gone = _gone(row, why)
+                self._store.touch_staging(
+                    row.job_id, gone, error=gone, resume=S.COLLECTING.value, outputs={}, bytes_out=0
+                )
+            case _:
+                pass
 
     def _fetch_again(self, row: Staging, run: Run, claims: Mapping[str, Claim], why: str) -> None:
         placed = self._moves.came(row, run.life, S.PLACING)

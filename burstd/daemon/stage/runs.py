@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,6 +163,18 @@ class Run:
         nodes = self.facts.nodes if self.facts else ()
         return "pre_run" in self.hooks and bool(nodes) and set(nodes) != set(row.nodes)
 
+    def listed(self, row: Staging, shown: Mapping[str, str], read: float, now: float) -> None:
+        """A listing of this time: the states of the jobs in it."""
+        state = shown.get(self.job_id) or shown.get(self.facts.queue_id if self.facts else self.job_id)
+        if state and (row.state is not S.PLACED or state in ACTIVE):
+            self.missing = (0, 0.0)
+            return
+        times, first = self.missing
+        self.missing = (times + 1, first or read)
+        if times >= 1 and now - self.missing[1] >= GONE_AFTER_S and self.fresh and not self.hooks:
+            self.missing = (0, 0.0)
+            self.ask()
+
     # Its hooks.
 
     def wait_for(self, hook: str, answer: Answer, now: float) -> bool:
@@ -198,6 +211,11 @@ class Run:
         """It has come back."""
         self.tasks = {n: t for n, t in self.tasks.items() if n != name}
 
+    def due(self, now: float) -> float:
+        """When its next pause ends."""
+        rests = self.life.rest_until if self.life.rest_until > now else float("inf")
+        return rests if self.fresh or self.asking else min(rests, max(now, self.ask_after))
+
     def stop(self) -> None:
         """Tells the work under way to end."""
         for task in self.tasks.values():
@@ -227,19 +245,26 @@ class Runs:
         """Every job's."""
         return tuple(self._runs.values())
 
-    def keep(self, live: Iterable[str], now: float) -> None:
+    def keep(self, live: Iterable[str], now: float, each: Callable[[str], AbstractContextManager[None]]) -> None:
         """Forgets clients that are dead, and jobs that are on record no more unless something of theirs waits."""
         alive = set(live)
         for run in self.all():
-            run.drop(*(hook for hook in run.hooks if now - run.heard[hook] > LISTENS_S))
+            with each(run.job_id):
+                run.drop(*(hook for hook in run.hooks if now - run.heard[hook] > LISTENS_S))
         with self._lock:
             self._runs = {j: run for j, run in self._runs.items() if j in alive or run.hooks or run.asking or run.tasks}
 
-    def listed(self, slurm: SlurmView, rows: Mapping[str, Staging], now: float) -> None:
+    def listed(
+        self,
+        slurm: SlurmView,
+        rows: Mapping[str, Staging],
+        now: float,
+        each: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
         """Has Slurm asked about jobs that its listings do not show, or show in a state that the record does not fit.
 
         A listing proves nothing by itself: a task of an array bears another name in it than its hooks. A listing that
-        was seen before says nothing new.
+        was seen before says nothing new. ``each``: within what a job is looked at.
         """
         if slurm.read == self._read:
             return
@@ -248,26 +273,12 @@ class Runs:
         self._leaving = {job.id: self._leaving.get(job.id, (job, now)) for job in leaving}
         shown = {job.id: job.state.value for job in slurm.jobs}
         for job_id, row in rows.items():
-            run = self.of(job_id)
-            state = shown.get(job_id) or shown.get(run.facts.queue_id if run.facts else job_id)
-            if state and (row.state is not S.PLACED or state in ACTIVE):
-                run.missing = (0, 0.0)
-                continue
-            times, first = run.missing
-            run.missing = (times + 1, first or slurm.read)
-            if times >= 1 and now - run.missing[1] >= GONE_AFTER_S and run.fresh and not run.hooks:
-                run.missing = (0, 0.0)
-                run.ask()
+            with each(job_id):
+                self.of(job_id).listed(row, shown, slurm.read, now)
 
     def leaving(self, now: float) -> tuple[Job, ...]:
         """Jobs that have not staged out for long enough that their data_out must have been heard."""
         return tuple(job for job, since in self._leaving.values() if now - since <= LISTENS_S)
-
-    def due(self, now: float) -> float:
-        """When the next pause ends."""
-        rests = [r.life.rest_until for r in self.all() if r.life.rest_until > now]
-        asks = [max(now, r.ask_after) for r in self.all() if not r.fresh and not r.asking]
-        return min([*rests, *asks], default=float("inf"))
 
     def readings(self) -> dict[str, tuple[Reading, ...]]:
         """Of all work under way; from any thread."""

@@ -10,6 +10,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from burstd.core.staging import MOST_BYTES
+from burstd.core.units import size_text
 from burstd.core.words import fill
 from burstd.daemon.stage.homeward import Homeward, applies
 from burstd.daemon.stage.node_word import answer, collected, repair
@@ -94,6 +96,7 @@ class HeadTransfers:
                 sources.append(origin)
                 found = hands.at(origin).look(origin, seconds=LOOK_S, entries=LOOK_ENTRIES)
                 size, entries, whole = size + found.size, entries + found.entries, whole and found.whole
+                _bounded(size)
         return Looked(size, entries, whole, tuple(sources))
 
     def send(self, task: Task) -> Sent:
@@ -119,6 +122,7 @@ class HeadTransfers:
                     cancelled=task.cancelled,
                 )  # fmt: skip
                 size, sent, hits = size + tree.size, sent + progress.bytes_sent, hits + progress.bytes_hits
+                _bounded(size)
         return Sent(trees, size, sent, time.monotonic() - began)
 
     def place(self, task: Task, claim: Claim) -> None:
@@ -292,6 +296,14 @@ def _owner(job: Staging) -> Account:
 
 _PASSING = (5, 11, 12, 23, 24, 28, 116, 122)
 """EIO, EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, ESTALE, EDQUOT: what may be otherwise in a while."""
+
+
+def _bounded(size: int) -> None:
+    if size > MOST_BYTES:
+        text = (
+            f"its input is {size_text(size)} and more, by the sizes of its files; the most is {size_text(MOST_BYTES)}"
+        )
+        raise StageFailed(f"{text}: are there sparse files among them?", again=False)
 
 
 def _plain(tree: Tree) -> list[list[Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from burstd.core.staging import Rates, ready_at
 from burstd.daemon.stage.fate import owed
@@ -24,31 +26,36 @@ def views(
     rates: Rates,
     now: float,
     ended: Callable[[Staging, Run], float],
+    each: Callable[[str], AbstractContextManager[None]] = lambda _job_id: nullcontext(),
 ) -> dict[str, DataView]:
-    """By the job's id in the queue, and by its number where that is another. ``ended``: when a job's output was due."""
+    """By the job's id in the queue, and by its number where that is another. ``ended``: when a job's output was due.
+
+    ``each``: within what a job is looked at. Of one for which that fails there is what its record says.
+    """
     found: dict[str, DataView] = {}
     ahead = 0
     for row in sorted(rows, key=lambda r: r.created):
-        run = run_of(row.job_id)
-        ready = 0.0
-        rate = rates.of(row.store, "in")
-        size, left = run.life.size or 0, 0
-        if row.state is S.WAITING:
-            # What failed, or waits for another job, has no time at which it will be there.
-            ready = ready_at(now, size, ahead, rate) if size and not row.error else 0.0
-            left = size
-            ahead += left
-        elif row.state is S.SENDING:
-            reading = run.read("in")
-            left = max(size - reading.done, 0) if reading else size
-            ready = ready_at(now, left, 0, rate) if _moves(row, reading) else 0.0
-            ahead += left
         # Output that is owed keeps its nodes, whether somebody is at it or not.
         state = S(row.resume) if owed(row) else row.state
-        over = ended(row, run) if state in _AFTER_RUN else 0.0
-        view = DataView(state, ready, row.nodes, row.since, row.error, over, row.store, size or row.bytes_in, left)
-        for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
-            found[job_id] = view
+        view = DataView(state, 0.0, row.nodes, row.since, row.error, 0.0, row.store, row.bytes_in, 0)
+        found[row.job_id] = view
+        with each(row.job_id):
+            run = run_of(row.job_id)
+            ready, rate = 0.0, rates.of(row.store, "in")
+            size, left = run.life.size or 0, 0
+            if row.state is S.WAITING:
+                # What failed, or waits for another job, has no time at which it will be there.
+                ready = ready_at(now, size, ahead, rate) if size and not row.error else 0.0
+                left = size
+            elif row.state is S.SENDING:
+                reading = run.read("in")
+                left = max(size - reading.done, 0) if reading else size
+                ready = ready_at(now, left, 0, rate) if _moves(row, reading) else 0.0
+            ahead += left
+            over = ended(row, run) if state in _AFTER_RUN else 0.0
+            view = replace(view, ready_at=ready, ended=over, size=size or row.bytes_in, left=left)
+            for job_id in {row.job_id, run.facts.queue_id if run.facts else row.job_id}:
+                found[job_id] = view
     return found
 
 

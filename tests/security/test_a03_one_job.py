@@ -1,0 +1,144 @@
+"""An error about one job, at whichever step of its data, holds that job and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+import burstd.daemon.stage as package
+from burstd.daemon.stage.chain import Chain
+from burstd.daemon.stage.desk import StageDesk
+from burstd.daemon.stage.moves import Moves
+from burstd.daemon.stage.runs import Run, Runs
+from burstd.model.data import StageState as S
+from burstd.store import Store
+from tests.crash.stage_world import StageWorld
+
+pytestmark = pytest.mark.crash
+VICTIM, OTHER = "1", "2"
+_NAMES = frozenset({"row", "run", "job_id", "call", "staging"})
+"""A function with a parameter of such a name works for one job."""
+_PERSONS = frozenset({"retry", "discard"})
+"""Commands of a person, who is told the error."""
+_TOO_SMALL = frozenset({"of", "hear", "begin", "end", "owed"})
+"""What the mechanism itself is made of: a look into a mapping, a change of one, two comparisons."""
+_STORE = ("make_staging", "move_staging", "touch_staging", "find_staging")
+_MODULES = ("allowance", "fate", "moves", "places", "recovery", "views")
+
+
+class Broken(Exception):
+    """What nobody foresaw."""
+
+
+def of_one_job(function: Any) -> bool:
+    return isinstance(function, FunctionType) and not _NAMES.isdisjoint(inspect.signature(function).parameters)
+
+
+def steps() -> Iterator[tuple[Any, str]]:
+    """Every function and method that the deciding thread calls for one job."""
+    for owner in (StageDesk, Moves, Chain, Runs):
+        for name, member in vars(owner).items():
+            if of_one_job(member) and not name.startswith("__") and name not in _PERSONS | _TOO_SMALL:
+                yield owner, name
+    for name, member in vars(Run).items():
+        if name not in _TOO_SMALL and not name.startswith("__") and isinstance(member, FunctionType | property):
+            yield Run, name
+    for name in _STORE:
+        yield next(owner for owner in Store.__mro__ if name in vars(owner)), name
+    for module in (importlib.import_module(f"{package.__name__}.{name}") for name in _MODULES):
+        for name, member in vars(module).items():
+            if name not in _TOO_SMALL and of_one_job(member) and member.__module__ == module.__name__:
+                yield module, name
+
+
+STEPS = list(steps())
+
+
+def job_of(values: tuple[Any, ...]) -> str:
+    first = next((value for value in values if isinstance(value, str) or hasattr(value, "job_id")), "")
+    return first if isinstance(first, str) else str(first.job_id)
+
+
+class Fault:
+    """Breaks one step for the victim, from its ``after``-th call on, as long as it is armed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: int) -> None:
+        self.raised = 0
+        self.armed = True
+        self._left = after
+        member = vars(owner)[name]
+        if isinstance(member, property):
+            assert member.fget is not None
+            monkeypatch.setattr(owner, name, property(self._breaking(member.fget)))
+            return
+        breaking = self._breaking(member)
+        monkeypatch.setattr(owner, name, breaking)
+        for found in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{found.name}")
+            if vars(module).get(name) is member:
+                monkeypatch.setattr(module, name, breaking)
+
+    def _breaking(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def breaking(*args: Any, **more: Any) -> Any:
+            if self.armed and job_of((*args, *more.values())) == VICTIM:
+                self._left -= 1
+                if self._left < 0:
+                    self.raised += 1
+                    raise Broken("nobody foresaw this")
+            return function(*args, **more)
+
+        return breaking
+
+
+_LATER = frozenset({"settle", "_advance", "fate", "reply", "move_staging", "touch_staging", "came"})
+"""Steps that are taken many times, to different ends."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "after"),
+    [(owner, name, after) for owner, name in STEPS for after in ((0, 1, 2) if name in _LATER else (0,))],
+    ids=lambda v: v.__name__.split(".")[-1] if hasattr(v, "__name__") else str(v),
+)
+def test_a_step_that_breaks_holds_its_job(
+    owner: Any, name: str, after: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with capture_logs() as said:
+        _break(owner, name, after, monkeypatch, tmp_path)
+    assert len([one for one in said if one.get("exc_info")]) < 40, "each pause is told of once"
+
+
+def _break(owner: Any, name: str, after: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    world = StageWorld(tmp_path)
+    fault = Fault(monkeypatch, owner, name, after)
+    world.submit(VICTIM, run_s=20.0)
+    world.submit(OTHER, user="bob", run_s=20.0)
+    world.run(120.0)
+    fault.armed = False
+    assert world.phase(OTHER, "gone")(), world.report()
+    if fault.raised:
+        row = world.store.find_staging(VICTIM)
+        held = row is not None and row.state in (S.HELD, S.PLACED) and "nobody foresaw this" in row.error
+        over = row is not None and row.state in (S.HOME, S.CLEARED)
+        refused = (VICTIM, "refused") in {(job, said) for job, _, said in world.slurm.answers}
+        assert held or over or refused, world.report()
+    monkeypatch.setattr(world, "check", lambda: None)
+    world.heal()
+    world.calm()
+    world.check_end()
+    # Work whose result could not be written down is done again.
+    assert all("was complete and is repeated" in one for one in world.ground.violations), world.ground.violations
+
+
+def test_steps_are_found() -> None:
+    found = {name for _, name in STEPS}
+    assert {"_bring_on", "_send", "_answer", "settle", "awaited", "too_much", "fate", "reply", "told"} <= found
