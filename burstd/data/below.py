@@ -24,6 +24,8 @@ class Below:
         self.root = root
         self._top = -1
         self._last: tuple[str, int] = ("", -1)
+        self._made: dict[str, tuple[int, int]] = {}
+        """New files that are not finished: what they are, since others may write where the user lets them."""
 
     def close(self) -> None:
         """Closes what is open."""
@@ -76,13 +78,18 @@ class Below:
         parent, name = self._parent(path)
         new = temporary(job)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return path[: len(path) - len(name)] + new, os.open(new, flags, 0o600, dir_fd=parent)
+        fd = os.open(new, flags, 0o600, dir_fd=parent)
+        beside = path[: len(path) - len(name)] + new
+        self._made[beside] = _identity(fd)
+        return beside, fd
 
     def finish(self, new: str, path: str, mode: int, mtime_ns: int) -> None:
-        """Gives a new file its mode and time and puts it in the place of ``path``."""
+        """Gives a new file its mode and time and puts it in the place of ``path``. ``new`` is what ``create`` gave."""
         parent, name = self._parent(new)
         fd = os.open(name, _READ, dir_fd=parent)
         try:
+            if self._made.pop(new, None) != _identity(fd):
+                raise OSError(errno.ESTALE, "was exchanged while it was written: see who else may write there", new)
             os.fchmod(fd, mode & 0o7777)
             os.utime(fd, ns=(mtime_ns, mtime_ns))
         finally:
@@ -129,6 +136,7 @@ class Below:
 
     def remove(self, path: str) -> None:
         """Removes a file or link; one that is gone is no error."""
+        self._made.pop(path, None)
         parent, name = self._parent(path)
         _gone(name, parent)
 
@@ -301,6 +309,11 @@ _RANDOM = 12
 def temporary(job: str) -> str:
     """A name for a file that is being written for a job: ``.burst-JOB-0123456789ab``."""
     return f".burst-{job}-{os.urandom(_RANDOM // 2).hex()}"
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    facts = os.fstat(fd)
+    return facts.st_dev, facts.st_ino
 
 
 def _listed(directory: int) -> list[str]:
