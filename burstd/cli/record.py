@@ -20,6 +20,7 @@ class Doubtful(StrEnum):
     """What burstd may be in doubt about."""
 
     RECORD = "record"
+    CLOCK = "clock"
 
 
 def backup(ctx: typer.Context, file: Copy, config: File = DEFAULT, json: Json = False) -> None:
@@ -54,7 +55,7 @@ def confirm(
     json: Json = False,
     socket: Socket = None,
 ) -> None:
-    """Say that the record is to be trusted as it is: ends the wait that an alarm of burstctl status speaks of."""
+    """Say that the record, or the head's clock, is right, where an alarm of burstctl status doubts it."""
     burstd = session(ctx, json, socket)
     say(burstd, burstd.ask("POST", f"/confirm/{what.value}"))
 

@@ -15,7 +15,7 @@ import structlog
 
 from burstd.daemon import logs, sockets
 from burstd.daemon import parts as make
-from burstd.daemon.clock import SteadyClock
+from burstd.daemon.clock import CLOCK, CLOCK_TRUSTED, ClockMark, SteadyClock, resumed
 from burstd.daemon.commands import Commands
 from burstd.daemon.comments import Comments
 from burstd.daemon.control import ControlServer
@@ -81,7 +81,7 @@ def assemble(ready: Ready, stack: ExitStack) -> Parts:
     clock = SteadyClock()
     store = Store.open(settings.database, clock)
     stack.callback(store.close)
-    clock.not_before(store.last_time())
+    set_clock(clock, store)
     mark = RecordMark(settings.daemon.state_dir / "record.mark", store)
     if doubt := mark.compare():
         log.error("the record is in doubt", why=doubt)
@@ -106,6 +106,20 @@ def assemble(ready: Ready, stack: ExitStack) -> Parts:
     return Parts(
         clock, store, wake, scheduler, providers, workers, reconciler, hints, room, prover, in_force, looks, mark
     )  # fmt: skip
+
+
+def set_clock(clock: SteadyClock, store: Store) -> None:
+    """Goes on from the time on record; where an administrator trusts the system's more, puts the record right by it."""
+    mark, last, wall = ClockMark.parse(store.meta(CLOCK)), store.last_time(), clock.wall()
+    counted = resumed(wall, clock.mark(), mark, last, owed=bool(store.claims()))
+    if store.meta(CLOCK_TRUSTED):
+        with store.batch():
+            if counted > wall:
+                store.set_back(wall, counted - wall)
+            store.set_meta(CLOCK_TRUSTED, "")
+    else:
+        clock.go_on(counted)
+    store.set_meta(CLOCK, str(clock.mark()))
 
 
 def _staging(

@@ -1,39 +1,163 @@
-"""The real clock."""
+"""The real clock, and what it is worth: over the lives of the process, and beside the clocks of machines."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 JUMP_S = 5.0
 """How far the system clock must move against the steady one to be called a jump."""
+OFF_S = 60.0
+"""How far the system clock may be from burstd's time before an administrator is told, and before it is not followed."""
+CLOCK = "clock"
+"""Key under which the store keeps the ClockMark of the last start."""
+CLOCK_TRUSTED = "clock-trusted"
+"""Key under which the store keeps that an administrator trusts the system clock, until the next start."""
+AWAY_S = 86400.0
+"""After a boot of the head a record with live claims is not believed to be older than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockMark:
+    """burstd's time at one moment of one boot of the head: within that boot no change of its clock can falsify it."""
+
+    boot: str
+    steady: float
+    """Seconds since that boot, time asleep included."""
+    time: float
+    """burstd's time, in seconds since 1970."""
+
+    def __str__(self) -> str:
+        return f"{self.boot} {self.steady!r} {self.time!r}"
+
+    @classmethod
+    def parse(cls, text: str) -> ClockMark | None:
+        """The reverse of ``str``; None for anything else."""
+        try:
+            boot, steady, at = text.split()
+            return cls(boot, float(steady), float(at))
+        except ValueError:
+            return None
+
+
+def resumed(wall: float, here: ClockMark, mark: ClockMark | None, last: float, *, owed: bool) -> float:
+    """burstd's time at a start, in seconds since 1970.
+
+    ``wall``: the system's time; ``here``: boot and steady time now; ``mark``: of the life before; ``last``: the latest
+    time on record, 0 where there is none; ``owed``: claims are live. Within one boot the steady clock tells how long
+    burstd was away. After another one the system's time is followed, but not back, and not by more than AWAY_S while
+    machines may run: each second would be billed.
+    """
+    if mark is not None and mark.boot == here.boot:
+        expected = max(last, mark.time + max(0.0, here.steady - mark.steady))
+        return expected if abs(wall - expected) > OFF_S else max(wall, last)
+    if last and (wall < last - OFF_S or (owed and wall > last + AWAY_S)):
+        return last
+    return max(wall, last)
 
 
 class SteadyClock:
-    """Starts at the system's time, then runs with the monotonic clock: jumps do not reach the timeouts."""
+    """Starts at the system's time, then runs with the steady clock of this boot: jumps do not reach the timeouts."""
 
-    def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
-        self._known = self._offset
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        boot: str = "",
+    ) -> None:
+        self._wall, self._steady = wall, steady
+        self._boot = boot or Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        self._offset = self._known = wall() - steady()
 
-    def not_before(self, known: float) -> None:
-        """Goes on from ``known``, the last time on record, where the system's time has been set back since.
+    def go_on(self, at: float) -> None:
+        """burstd's time is ``at`` now; see ``resumed``."""
+        self._offset = at - self._steady()
 
-        Else what was written down then would lie in the future, and everything that waits for a later listing, or for
-        the end of a pause, would wait for as long.
-        """
-        self._offset += max(0.0, known - self.now())
+    def mark(self) -> ClockMark:
+        """For the next life."""
+        steady = self._steady()
+        return ClockMark(self._boot, steady, steady + self._offset)
 
     def now(self) -> float:
         """burstd's time, in seconds since 1970."""
-        return time.monotonic() + self._offset
+        return self._steady() + self._offset
 
     def wall(self) -> float:
         """The system's time, in seconds since 1970."""
-        return time.time()
+        return self._wall()
 
     def jumped(self) -> float:
         """Seconds by which the system clock has jumped since the last call; 0: not, or by less than JUMP_S."""
-        offset = time.time() - time.monotonic()
+        offset = self._wall() - self._steady()
         jump = offset - self._known
         self._known = offset if abs(jump) >= JUMP_S else self._known
         return jump if abs(jump) >= JUMP_S else 0.0
+
+
+def clock_alarm(wall: float, now: float) -> str:
+    """What to do where the system clock and burstd's time differ by more than OFF_S; else empty."""
+    off = wall - now
+    if abs(off) <= OFF_S:
+        return ""
+    says = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"the system clock says {says}, {length(off)} {'ahead of' if off > 0 else 'behind'} the time that burstd has "
+        "counted; burstd goes by its own count. If the system clock is wrong, set it (timedatectl, chronyc makestep). "
+        "If it is right, 'burstctl confirm clock' and 'systemctl restart burstd' put the record right"
+    )
+
+
+def length(seconds: float) -> str:
+    """``3 min``, ``5.0 h``, ``40.0 d``."""
+    seconds = abs(seconds)
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} d"
+
+
+ALIKE_S = 5.0
+KEPT = 20
+
+
+class HeadClock:
+    """Tells a head whose clock is wrong from machines whose clocks are: many of these are not off by the same."""
+
+    def __init__(self) -> None:
+        self._off: dict[str, tuple[str, float]] = {}
+
+    def refused(self, claim_id: str, offer_id: str, off_s: float) -> None:
+        """A machine's clock is off by so many seconds (ahead: more than 0)."""
+        self._off.pop(claim_id, None)
+        self._off[claim_id] = (offer_id, off_s)
+        while len(self._off) > KEPT:
+            del self._off[next(iter(self._off))]
+
+    def right(self) -> None:
+        """A machine agrees with the head, or the head's clock was set: what was seen before counts no more."""
+        self._off.clear()
+
+    def wrong(self) -> str:
+        """Why the head's clock is wrong, and what to do; empty: it is not known to be.
+
+        Three machines in a row, or two of different offers, are off by the same within ALIKE_S.
+        """
+        seen = list(self._off.values())[-3:]
+        if len(seen) == 3 and not _alike(seen):
+            seen = seen[-2:]
+        if len(seen) < 2 or not _alike(seen) or (len(seen) == 2 and seen[0][0] == seen[1][0]):
+            return ""
+        off = seen[-1][1]
+        where = "behind" if off > 0 else "ahead of"
+        return (
+            f"the clock of this head is {length(off)} {where} those of {len(seen)} machines in a row: it is the head "
+            "that is wrong. Set its clock (timedatectl, chronyc makestep); nothing new is launched until it is set "
+            "('burstctl confirm clock': it is right)"
+        )
+
+
+def _alike(seen: list[tuple[str, float]]) -> bool:
+    offs = [off for _, off in seen]
+    return max(offs) - min(offs) <= ALIKE_S

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import structlog
 
+from burstd.daemon.clock import CLOCK_TRUSTED, clock_alarm
 from burstd.daemon.reconciler import PAUSED, Reconciler
 from burstd.model.clock import Clock
 from burstd.model.command import (
@@ -87,9 +88,8 @@ class Commands:
                 changed = bool(self._store.meta(PAUSED))
                 self._store.set_meta(PAUSED, "", command.by)
                 return CommandResult("burstd goes on" if changed else "burstd was not on hold", changed=changed)
-            case Confirm():
-                changed = bool(self._reconciler.confirm_record(command.by))
-                return CommandResult("the record is trusted" if changed else "no doubt about it", changed=changed)
+            case Confirm(what):
+                return self._confirm(what, command.by)
             case PlanNow():
                 return CommandResult("what the next loop would do", changed=False, planned=self._reconciler.preview())
             case Reload():
@@ -104,6 +104,17 @@ class Commands:
                     text = "jobs' data is not staged: burstd.toml has no table [staging]"
                     return CommandResult(text, done=False, changed=False)
                 return self._stage(command)
+
+    def _confirm(self, what: str, by: str) -> CommandResult:
+        if what == "record":
+            changed = bool(self._reconciler.confirm_record(by))
+            return CommandResult("the record is trusted" if changed else "burstd does not doubt it", changed=changed)
+        wrong, off = self._reconciler.head.wrong(), clock_alarm(self._clock.wall(), self._clock.now())
+        self._reconciler.head.right()
+        if off:
+            self._store.set_meta(CLOCK_TRUSTED, "yes", by)
+            return CommandResult("the system clock is trusted from the next start on: systemctl restart burstd")
+        return CommandResult("the clock is trusted" if wrong else "burstd does not doubt it", changed=bool(wrong))
 
     def _set_pin(self, command: SetPin) -> CommandResult:
         pool = self._reconciler.rules.pools.get(command.pool)

@@ -106,7 +106,7 @@ def delete_hold(you: Admin, office: Daemon) -> DoneView:
 
 
 @router.post("/confirm/{what}")
-def post_confirm(what: Literal["record"], you: Admin, office: Daemon) -> DoneView:
+def post_confirm(what: Literal["record", "clock"], you: Admin, office: Daemon) -> DoneView:
     """Says that what burstd is in doubt about is right."""
     return done(office, Confirm(what, you.by))
 

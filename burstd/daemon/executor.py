@@ -15,6 +15,7 @@ import structlog
 from burstd.core.lifecycle import NOT_SEEN
 from burstd.core.listing import YOUNG
 from burstd.daemon.adopter import Adopter
+from burstd.daemon.clock import HeadClock
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
@@ -54,6 +55,7 @@ from burstd.model.plan import (
 from burstd.model.prover import Prover
 from burstd.model.provider import ConsoleLog, NodeWatch, Provider
 from burstd.model.scheduler import Scheduler
+from burstd.node.errors import ClockNotSet
 from burstd.store import ClaimFields, Store
 
 BY_SETTINGS = "pool"
@@ -85,6 +87,7 @@ class Executor:
         terminator: Terminator,
         interruptions: Interruptions,
         adopter: Adopter,
+        head: HeadClock,
         pools: Callable[[], Mapping[str, Pool]],
     ) -> None:
         self._store = store
@@ -99,6 +102,7 @@ class Executor:
         self._terminator = terminator
         self._interruptions = interruptions
         self._adopter = adopter
+        self._head = head
         self._pools = pools
 
     def apply(self, plan: Plan) -> int:
@@ -306,6 +310,7 @@ class Executor:
             self._memory.calling.discard(claim.id)
             if not isinstance(result, Exception):
                 self._reached(claim.id)
+                self._head.right()
                 self._memory.proved.add(claim.id)
                 self._store.append(f"slot:{claim.slot}", new="proven", reason=result, data={"claim": claim.id})
                 return
@@ -342,6 +347,8 @@ class Executor:
 
     def _node_failed(self, claim: Claim, error: Exception) -> None:
         """A machine that is not ready is tried again; one that is refused, or breaks the prover, is given back."""
+        if isinstance(error, ClockNotSet) and error.off_s:
+            self._head.refused(claim.id, claim.offer.id, error.off_s)
         if isinstance(error, NodeNotReady):
             self._memory.rest(claim.id, self._clock.now(), self._memory.pace.prove_retry_s)
             self._memory.last_word[claim.id], self._memory.last_cause[claim.id] = str(error), error.cause

@@ -120,6 +120,7 @@ class Loop:
     def _note_jump(self) -> None:
         jump = self._clock.jumped()
         if jump:
+            self._reconciler.head.right()
             log.warning("the system clock jumped; burstd's own time goes on steadily", seconds=round(jump, 1))
             try:
                 self._store.append("daemon", new="clock jump", reason=f"the system clock jumped by {jump:.1f} s")

@@ -18,6 +18,7 @@ from burstd.core.outlook import outlooks
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
 from burstd.daemon.adopter import Adopter
+from burstd.daemon.clock import HeadClock, clock_alarm
 from burstd.daemon.comments import Commenting
 from burstd.daemon.executor import Executor
 from burstd.daemon.guard import for_trial
@@ -148,10 +149,11 @@ class Reconciler:
         self._past = HistoryDesk(store, self._slots)
         self._interruptions = Interruptions(store, scheduler, self._memory)
         self._adopter = Adopter(store, new_id)
+        self.head = HeadClock()
         self._executor = Executor(
             store=store, scheduler=scheduler, providers=providers, prover=prover, workers=workers, clock=clock,
             memory=self._memory, trust=trust, launcher=launcher, terminator=terminator,
-            interruptions=self._interruptions, adopter=self._adopter, pools=self._pools,
+            interruptions=self._interruptions, adopter=self._adopter, head=self.head, pools=self._pools,
         )  # fmt: skip
         self.latest: tuple[Snapshot, Plan] | None = None
         """Of the last whole loop."""
@@ -203,7 +205,8 @@ class Reconciler:
             # Nothing is asked of a cloud that was not written down first: no space means no launch.
             self._raise_alarm(f"the record cannot be written: {error}")
             return STORE_RETRY_S
-        failed = [snapshot.doubt] if snapshot.doubt else []
+        clock = clock_alarm(self._clock.wall(), self._clock.now())
+        failed = [word for word in (snapshot.doubt, clock, self.head.wrong()) if word]
         failed += [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
         every = (*snapshot.claims, *snapshot.storage)
         ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
@@ -268,7 +271,7 @@ class Reconciler:
             held_slots=frozenset(held.slot for held in self._store.held()),
             breakers=self._store.breakers(),
             launched=self._store.launched(now - HOUR_S),
-            paused=self._store.meta(PAUSED),
+            paused=self._store.meta(PAUSED) or self.head.wrong(),
             bound=bound,
             progress=replace(self._memory.progress(self._observer, now), notices=self._notices.waiting(claims)),
             interruptions=self._interruptions.of(() if isinstance(slurm, Unavailable) else slurm.jobs),

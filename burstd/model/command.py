@@ -70,7 +70,7 @@ class Confirm:
     """``burstctl confirm``: what burstd is in doubt about is right."""
 
     what: str
-    """``record``."""
+    """``record`` or ``clock``."""
     by: str
 
 

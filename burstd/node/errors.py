@@ -31,6 +31,11 @@ class ClockNotSet(NodeNotReady):
 
     again = True
 
+    def __init__(self, message: str, off_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.off_s = off_s
+        """How far it is ahead of the head's, in seconds; less than 0: behind; 0: not known."""
+
 
 class SlurmdNotStarted(NodeNotReady):
     """slurmd did not start; slurmctld may be down, or not know the node so far."""

@@ -98,7 +98,7 @@ class NodeProver:
         if proof.failures:
             sentence = _sentence(claim, proof.failures)
             if all(failure.name == "clock" for failure in proof.failures):
-                raise ClockNotSet(sentence)
+                raise ClockNotSet(sentence, proof.facts.clock_off_s or 0.0)
             raise Unlike(sentence, cause=proof.failures[0].name)
         facts = proof.facts
         has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"

@@ -17,7 +17,7 @@ from burstd.store.errors import IllegalMove, SlotTaken, StaleState
 from burstd.store.event import claim_subject
 from burstd.store.reader import claim_of
 from burstd.store.rows import CLAIM, CLAIM_JOB, CLAIM_USER, REQUEST, USER_DATA
-from burstd.store.stagings import Stagings
+from burstd.store.times import Times
 from burstd.store.writer import chunks
 
 
@@ -43,7 +43,7 @@ class ClaimFields(TypedDict, total=False):
     error: str
 
 
-class Store(Stagings):
+class Store(Times):
     """The only writer. Opened, used and closed by one thread; every method is one transaction, or part of a batch.
 
     All methods raise StoreError kinds. Refused kinds (UnknownClaim, StaleState, IllegalMove, SlotTaken) are about

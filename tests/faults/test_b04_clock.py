@@ -1,0 +1,172 @@
+"""B4. A wrong clock of the head falsifies neither time nor bill, and is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from burstd.cli.main import app
+from burstd.daemon.clock import HeadClock
+from burstd.model.claim import Claim, ClaimState
+from burstd.model.job import JobState
+from burstd.model.offer import Pool
+from burstd.node.errors import ClockNotSet
+from burstd.sim.job import JobSpec
+from burstd.sim.prover import SimProver
+from burstd.store import Reader, Store, replay
+from tests.crash.conftest import quiet, template
+from tests.crash.world import World
+from tests.doubles.lone_daemon import LoneDaemon
+from tests.store.samples import ManualClock, planned
+
+__all__ = ["quiet", "template"]
+
+S = ClaimState
+DAY = 86400.0
+AHEAD = "import time; real = time.time; time.time = lambda: real() + 40 * 86400.0"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[LoneDaemon]:
+    made = LoneDaemon(tmp_path)
+    yield made
+    made.kill()
+
+
+def machine(store: Store, clock: ManualClock, claim_id: str = "c1") -> None:
+    """One that has been open, and billed, for an hour."""
+    clock.time -= 3600
+    claim = planned(claim_id, "c1")
+    store.make_claims(
+        [replace(claim, offer=replace(claim.offer, provider="alpha", price=Decimal(10)), created=clock.time)]
+    )
+    store.move(claim_id, S.PLANNED, S.LAUNCHING, "asked", launch_called=clock.time)
+    store.move(claim_id, S.LAUNCHING, S.BOOTING, "made", instance_id="i-1", billed_from=clock.time)
+    for old, new in ((S.BOOTING, S.PROVING), (S.PROVING, S.READY), (S.READY, S.OPEN)):
+        store.move(claim_id, old, new, "on its way")
+    clock.time += 3600
+
+
+def total(daemon: LoneDaemon) -> Decimal:
+    with Reader.open(daemon.database, ManualClock(time.time())) as reader:
+        return sum((line.cost for line in reader.bill("claim", 0.0)), Decimal(0))
+
+
+def test_forty_days_ahead_at_one_restart_leave_time_and_bill_right(daemon: LoneDaemon) -> None:
+    daemon.start()
+    daemon.stop()
+    clock = ManualClock(time.time())
+    with Store.open(daemon.database, clock) as store:
+        machine(store, clock)
+    daemon.start(before=AHEAD)
+    daemon.wait_for("40.0 d ahead of the time that burstd has counted")
+    assert daemon.stop() == 0
+    daemon.start()
+    daemon.stop()
+    assert "40.0 d" not in daemon.said()
+    with Reader.open(daemon.database, ManualClock(time.time())) as reader:
+        assert abs(reader.last_time() - time.time()) < 60
+    assert Decimal("9.9") < total(daemon) < Decimal("10.5")
+
+
+def test_a_record_ahead_of_the_clock_is_an_alarm_and_put_right_when_it_is_confirmed(daemon: LoneDaemon) -> None:
+    clock = ManualClock(time.time() + 40 * DAY)
+    with Store.open(daemon.database, clock) as store:
+        machine(store, clock)
+        store.append("daemon", new="stopped")
+    daemon.start()
+    daemon.wait_for("40.0 d behind the time that burstd has counted")
+    control = str(daemon.settings.parent / "run" / "control.sock")
+    said = CliRunner().invoke(app, ["--socket", control, "confirm", "clock"])
+    assert said.exit_code == 0, said.output
+    assert "systemctl restart burstd" in said.output
+    daemon.stop()
+    daemon.start()
+    daemon.stop()
+    now = time.time()
+    with Reader.open(daemon.database, ManualClock(now)) as reader:
+        (claim,) = reader.claims()
+        assert reader.last_time() <= now
+        assert all(t is None or t <= now for t in (claim.created, claim.since, claim.billed_from, claim.opened))
+        assert replay(reader.events(subject="claim:", limit=1000)) == {claim.id: claim}
+    assert Decimal("9.9") < total(daemon) < Decimal("10.5")
+
+
+def test_an_ended_machine_whose_end_was_written_ahead_is_booked_anew(tmp_path: Path) -> None:
+    now = 1_800_000_000.0
+    clock = ManualClock(now)
+    with Store.open(tmp_path / "burstd.db", clock) as store:
+        machine(store, clock)
+        clock.time = now + 40 * DAY
+        for old, new in ((S.OPEN, S.CLOSING), (S.CLOSING, S.TERMINATING), (S.TERMINATING, S.GONE)):
+            store.move("c1", old, new, "over")
+        wrong = sum((s.amount for s in store.spent() if not s.kind), Decimal(0))
+        assert wrong > 9000
+        clock.time = now
+        store.set_back(now, 40 * DAY)
+        assert {(s.amount, s.month) for s in store.spent() if not s.kind and s.amount} == {(Decimal(10), "2027-01")}
+        (line,) = store.bill("claim", 0.0)
+        assert line.cost == Decimal(10)
+        assert replay(store.events(subject="claim:", limit=1000)) == {"c1": store.claim("c1")}
+    with Store.open(tmp_path / "burstd.db", clock) as store:
+        assert sum((s.amount for s in store.spent() if not s.kind), Decimal(0)) == Decimal(10)
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        ([("a", 3600.0)], ""),
+        ([("a", 3600.0), ("a", 3601.0)], ""),
+        ([("a", 3600.0), ("b", 3601.0)], "2 machines"),
+        ([("a", 3600.0), ("a", 3601.0), ("a", 3599.0)], "3 machines"),
+        ([("a", 3600.0), ("b", -3600.0)], ""),
+        ([("a", 10.0), ("b", 3600.0), ("a", 3601.0)], "2 machines"),
+        ([("a", 3600.0), ("b", 3601.0), ("a", 90.0)], ""),
+    ],
+)
+def test_a_head_is_wrong_where_machines_agree(seen: list[tuple[str, float]], says: str) -> None:
+    head = HeadClock()
+    for number, (offer, off) in enumerate(seen):
+        head.refused(f"c{number}", offer, off)
+    assert (says in head.wrong()) if says else head.wrong() == ""
+    head.right()
+    assert head.wrong() == ""
+
+
+class _OffProver(SimProver):
+    off_s = 3600.0
+
+    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        done = super().prove(claim, pool, console, reached)
+        if self.off_s:
+            raise ClockNotSet(f"{claim.address} has a clock that is off", self.off_s)
+        return done
+
+
+@pytest.mark.crash
+def test_a_head_whose_clock_is_wrong_buys_no_machine_after_machine(
+    tmp_path: Path,
+    template: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.crash.world.SimProver", _OffProver)
+    w = World(tmp_path, template=template)
+    jobs = [w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4)) for _ in range(4)]
+    w.run(150)
+    first = len(w.made())
+    assert "the clock of this head is 60 min behind those of" in w.alarm
+    w.run(1800)
+    assert len(w.made()) == first
+    monkeypatch.setattr(_OffProver, "off_s", 0.0)
+    assert w.reconciler is not None
+    w.reconciler.head.right()
+    w.heal()
+    w.calm(2.0)
+    assert all(w.states(job) == [JobState.COMPLETED] for job in jobs)
+    assert not w.alarm
