@@ -58,6 +58,13 @@ def test_a_service_is_little_exposed(units: Path, name: str, most: float, capsys
     assert float(found[1]) <= most
 
 
+@pytest.mark.boxes
+def test_each_service_has_a_limit_of_memory(head: SystemdBox) -> None:
+    for name in (n for n in UNITS if n.endswith(".service")):
+        shown = head.shows(name.replace("@", "@1"), "MemoryMax")
+        assert shown.isdigit(), (name, shown)
+
+
 # In burstd's place: does what burstd needs, tries what it must not, and tells on its control socket.
 PROBE = """#!/usr/bin/python3
 import os, signal, socket, subprocess, sys
