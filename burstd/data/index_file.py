@@ -37,6 +37,21 @@ create index objects_of_tree on tree_objects (object);
 
 _PIECE = struct.Struct("<32sQQ")
 _NO_KEY = bytes(32)
+_NOT_ITS_FAULT = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_INTERRUPT,
+    }
+)
+"""Errors of a file that is not damaged: it cannot be opened, read or written now."""
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +146,9 @@ class IndexFile:
         try:
             db = _connect(str(self.path))
             fault = _fault(db)
-        except sqlite3.OperationalError:
-            raise
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF in _NOT_ITS_FAULT:
+                raise
             fault = f"cannot be read: {error}"
         if db is not None and fault is None:
             return db
@@ -163,8 +178,19 @@ def _fault(db: sqlite3.Connection) -> str | None:
     """What is wrong with the file; None: nothing; empty: it is new."""
     (version,) = db.execute("pragma user_version").fetchone()
     if version == VERSION:
-        return None if db.execute("pragma quick_check(1)").fetchone() == ("ok",) else "is damaged"
+        whole = db.execute("pragma quick_check(1)").fetchone() == ("ok",) and _schema(db) == _own_schema()
+        return None if whole else "is damaged"
     return "is of another version" if version or db.execute("select 1 from sqlite_master").fetchall() else ""
+
+
+def _schema(db: sqlite3.Connection) -> set[tuple[str, str]]:
+    return set(db.execute("select name, sql from sqlite_master where sql is not null").fetchall())
+
+
+def _own_schema() -> set[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_SCHEMA)
+        return _schema(db)
 
 
 def _connect(name: str) -> sqlite3.Connection:

@@ -81,6 +81,8 @@ class _Server:
                 self._give(number, text)
             else:
                 body = self._body(left)
+                if "\0" in text or b"\0" in body:
+                    raise StoreRefused("a request has a NUL in it")
                 self._answer(number, Say.OK, b"" if (said := self._do(what, text, body)) is None else _json(said))
         except StagerError as error:
             while left[0]:

@@ -1,0 +1,269 @@
+"""Whatever a node or a storage node sends: a value in its range comes of it, or the one error that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burstd.daemon.stage.homeward import FILE, MISSING
+from burstd.daemon.stage.node_word import TREE_BYTES, answer, collected
+from burstd.daemon.stage.work import StageFailed
+from burstd.data.admission import admitted
+from burstd.data.frames import HEADER, MAGIC, Ask, Say
+from burstd.data.index import Identity, Index
+from burstd.data.manifest import ENTRIES, LARGEST, Entry, ManifestDamaged, decode, encode
+from burstd.data.serve import serve
+from burstd.data.wire import WireClient
+from burstd.model.data import Piece, Tree
+from burstd.model.stager import OBJECT_BYTES, StagerError, StoreBusy
+from burstd.node.agent import AgentError, _message
+from tests.data.memory import MemoryStager
+from tests.security.fuzz import fuzzed
+
+KEY = "ab" * 32
+NUMBERS: st.SearchStrategy[Any] = st.sampled_from(
+    [0, 1, 4, -1, 1 << 63, (1 << 63) - 1, 1 << 70, 0.5, 1e300, True, None, "4", "", [], {}]
+)
+NAMES = st.sampled_from(
+    ["", "a", "b", "a/b", "a/b/c", "..", ".", "../a", "/a", "a/../b", "a//b", "a/", "a\0", "a\n", "\udcff", "\ud800"]
+)
+JSON = st.recursive(NUMBERS | NAMES | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+    st.sampled_from(["done", "error", "kind", "keys", "progress", "bytes", "of", "sign", "present", "method", "trees"]),
+    inner, max_size=3), max_leaves=8)  # fmt: skip
+PIECES = st.lists(st.tuples(st.sampled_from(["", KEY, "../x", 7]), NUMBERS, NUMBERS).map(list) | JSON, max_size=3)
+ROWS = st.fixed_dictionaries(
+    {"p": NAMES | NUMBERS, "t": st.sampled_from(["d", "f", "l", "c", 7]), "m": NUMBERS, "n": NUMBERS},
+    optional={"s": NUMBERS, "c": PIECES, "h": NAMES, "l": NAMES, "d": st.sampled_from([KEY, "", 7, "x"])},
+)
+GOOD = st.one_of(
+    st.builds(lambda p, m: {"p": p, "t": "d", "m": m, "n": 5}, NAMES, st.integers(0, 0o7777)),
+    st.builds(lambda p: {"p": p, "t": "f", "m": 0o4755, "n": 5, "s": 4, "c": [[KEY, 0, 4]]}, NAMES),
+    st.builds(lambda p, target: {"p": p, "t": "l", "m": 0o777, "n": 5, "l": target}, NAMES, NAMES),
+    st.builds(lambda p, h: {"p": p, "t": "f", "m": 0o600, "n": 0, "s": 0, "h": h}, NAMES, NAMES),
+)  # fmt: skip
+
+
+def lines(rows: list[Any]) -> bytes:
+    return b"".join(json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in rows)
+
+
+TEXTS = st.lists(ROWS | GOOD | JSON, max_size=4).map(lines) | st.binary(max_size=50)
+
+
+def cut(body: bytes, at: list[int]) -> list[bytes]:
+    """In parts, as the objects of a manifest are."""
+    places = sorted({0, len(body), *(place % (len(body) + 1) for place in at)})
+    return [body[first:last] for first, last in pairwise(places)]
+
+
+def sound(entry: Entry) -> None:
+    assert entry.kind in ("d", "f", "l")
+    assert b"\0" not in entry.path + entry.target + entry.hard
+    assert 0 <= entry.mode <= 0o777
+    assert 0 <= entry.size <= LARGEST
+    assert abs(entry.mtime_ns) <= 1 << 64
+    assert entry.hard or sum(piece.length for piece in entry.pieces) == entry.size
+    for piece in entry.pieces:
+        assert 0 <= piece.offset <= LARGEST
+        assert 0 <= piece.length <= LARGEST
+        assert not piece.key or piece.offset + piece.length <= OBJECT_BYTES
+
+
+@fuzzed
+@given(
+    st.lists(ROWS | GOOD | JSON, max_size=4).map(lines) | st.binary(max_size=50), st.lists(st.integers(0), max_size=3)
+)
+def test_fuzz_a_manifest_has_sound_entries_or_is_damaged(text: bytes, at: list[int]) -> None:
+    found: list[Entry] = []
+    try:
+        for entry in decode(cut(zlib.compress(text), at)):
+            sound(entry)
+            found.append(entry)
+    except ManifestDamaged as error:
+        assert len(str(error)) < 1000  # noqa: PT017 - one of two ends
+    again = list(decode([b"".join(encode(found))]))
+    assert again == found
+
+
+@fuzzed
+@given(st.binary(max_size=200), st.lists(st.integers(0), max_size=3), st.integers(0), st.integers(0, 255))
+def test_fuzz_an_object_that_is_no_manifest_is_damaged(body: bytes, at: list[int], where: int, byte: int) -> None:
+    whole = bytearray(zlib.compress(lines([{"p": "", "t": "d", "m": 1, "n": 5}] * 3)))
+    whole[where % len(whole)] = byte
+    for each in (body, bytes(whole), bytes(whole) + body, bytes(whole)[: where % len(whole)]):
+        try:
+            for entry in decode(cut(each, at)):
+                sound(entry)
+        except ManifestDamaged:
+            continue
+
+
+@fuzzed
+@given(st.lists(GOOD, max_size=8), st.booleans(), st.booleans())
+def test_fuzz_what_is_admitted_can_be_made_and_leads_nowhere(rows: list[Any], single: bool, named: bool) -> None:
+    root = [] if single else [{"p": "", "t": "d", "m": 0o755, "n": 5}]
+    tree = Tree("out", KEY, (), 9, 100, single)
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder) / "above" / "top"
+        top.mkdir(parents=True)
+        try:
+            for entry in admitted(decode([zlib.compress(lines([*root, *rows]))]), tree, named=named):
+                place = top / ("named" if named and single else os.fsdecode(entry.path))
+                assert not os.path.lexists(place) or place == top
+                if entry.kind == "d":
+                    place.mkdir(exist_ok=place == top)
+                elif entry.kind == "l":
+                    assert not named
+                    place.symlink_to(os.fsdecode(entry.target))
+                elif entry.hard:
+                    place.hardlink_to(top / os.fsdecode(entry.hard))
+                else:
+                    place.touch()
+        except ManifestDamaged:
+            pass
+        assert [*(Path(folder) / "above").iterdir()] == [top]
+        for path in top.rglob("*"):
+            assert not path.is_symlink() or os.path.realpath(path).startswith(str(top))
+
+
+@fuzzed
+@given(JSON.map(lambda said: json.dumps(said).encode()) | st.binary(max_size=50), JSON)
+def test_fuzz_a_line_of_an_agent(line: bytes, question: Any) -> None:
+    for each in (
+        line,
+        json.dumps({"progress": question}).encode(),
+        json.dumps({"error": "x", "keys": question}).encode(),
+    ):
+        try:
+            said = _message(each)
+        except AgentError as error:
+            assert len(str(error)) < 2000  # noqa: PT017 - one of two ends
+            continue
+        assert said.progress is None or 0 <= said.progress.bytes <= LARGEST
+        assert all(isinstance(key, str) for key in said.keys)
+    for asked in ({"sign": question}, {"present": question}, question if isinstance(question, dict) else {}):
+        try:
+            answer(MemoryStager(), "n1", ("GET", "PUT"), "out/7/n1", asked)
+        except StageFailed as error:
+            assert not error.again  # noqa: PT017 - one of two ends
+
+
+TREES = st.fixed_dictionaries(
+    {
+        "digest": st.sampled_from([KEY, "x", 7]), "entries": NUMBERS, "size": NUMBERS, "single": st.booleans() | JSON,
+        "manifest": st.just([[KEY, 0, 5]]) | PIECES,
+    }
+)  # fmt: skip
+GOOD_TREE = {"digest": KEY, "manifest": [[KEY, 0, 5]], "entries": 1, "size": 5, "single": False}
+
+
+@fuzzed
+@given(
+    st.fixed_dictionaries({
+        "trees": st.lists(TREES | st.just(GOOD_TREE) | JSON, max_size=2) | JSON,
+        "files": st.lists(TREES | st.none() | st.just(GOOD_TREE), max_size=2) | JSON,
+        "missing": TREES | st.none(), "sent": NUMBERS | st.just(5), "seconds": st.floats() | NUMBERS,
+        "warnings": st.lists(st.text(max_size=9) | JSON, max_size=3) | JSON,
+    })
+)  # fmt: skip
+def test_fuzz_what_was_collected(said: dict[str, Any]) -> None:
+    try:
+        found = collected("n1", "out/7/n1", [0], ["/home/a/o"], said)
+    except StageFailed as error:
+        assert str(error).isprintable()  # noqa: PT017 - one of two ends
+        return
+    assert set(found.trees) <= {"0", f"{FILE}/home/a/o", MISSING}
+    assert 0 <= sum(tree.size for tree in found.trees.values()) <= TREE_BYTES
+    assert 0 <= found.sent <= TREE_BYTES
+    assert 0 <= found.seconds <= 1e9
+    for tree in found.trees.values():
+        assert 0 <= tree.entries <= ENTRIES
+        assert all(len(piece.key) == 64 and not piece.offset and piece.length > 0 for piece in tree.manifest)
+
+
+@fuzzed
+@settings(max_examples=30)
+@given(st.binary(max_size=60), st.sampled_from([0, 1, 2, 1 << 31]), st.integers(0, 255), JSON)
+def test_fuzz_frames_of_a_storage_node(noise: bytes, number: int, say: int, said: Any) -> None:
+    body = json.dumps(said).encode()
+    greeting = MAGIC + HEADER.pack(0, Say.OK, 0, 0)
+    for answer_of in (noise, greeting + noise, greeting + HEADER.pack(number, say, 0, len(body)) + body + noise):
+        asked, out = os.pipe()
+        back, says = os.pipe()
+        os.write(says, answer_of)
+        os.close(says)
+        client = WireClient(os.fdopen(back, "rb", 0), os.fdopen(out, "wb", 0), patience_s=5)
+        try:
+            found = client.present(["in/a"])
+            assert set(found) <= {"in/a"}
+            assert all(0 <= size <= LARGEST for size in found.values())
+        except StagerError as error:
+            assert len(str(error)) < 2000  # noqa: PT017 - one of two ends
+        finally:
+            client.close()
+            os.close(asked)
+
+
+PATHS = ["in/a", "../x", "/etc/x", "a/../../x", ".programs/x", "", "x" * 300, "in/a\nin/b", "in/a\n../../x", "\0"]
+KEYS = st.sampled_from(PATHS)
+REQUESTS = st.lists(st.tuples(st.sampled_from([*Ask, 0, 77]), KEYS, KEYS | st.text(max_size=9)), max_size=6)
+
+
+@fuzzed
+@settings(max_examples=30)
+@given(REQUESTS, st.binary(max_size=20))
+def test_fuzz_frames_of_a_client(asked: list[tuple[int, str, str]], noise: bytes) -> None:
+    frames = b"".join(
+        HEADER.pack(number, what, len(text.encode()), len(body.encode())) + text.encode() + body.encode()
+        for number, (what, text, body) in enumerate(asked)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kept").write_text("kept")
+        with tempfile.TemporaryFile() as come, tempfile.TemporaryFile() as go:
+            come.write(frames + noise)
+            come.seek(0)
+            serve(f"{folder}/root", come, go)
+        assert {path.name for path in Path(folder).iterdir()} <= {"kept", "root"}
+        assert (Path(folder) / "kept").read_text() == "kept"
+
+
+@fuzzed
+@settings(max_examples=30)
+@given(st.integers(0), st.binary(min_size=1, max_size=4000), st.booleans())
+def test_fuzz_a_damaged_index_is_begun_anew(where: int, noise: bytes, short: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "index.db"
+        index = Index(path)
+        index.put("s", "in", {KEY: 5}, {b"c" * 32: [Piece(KEY, 0, 5)]})
+        index.add_tree("s", Tree("in", KEY, (Piece(KEY, 0, 5),), 1, 5), [KEY], uid=1)
+        index.close()
+        whole = bytearray(path.read_bytes())
+        at = where % len(whole)
+        whole[at : at + len(noise)] = noise
+        path.write_bytes(whole[:at] if short else whole)
+        for _ in range(2):
+            index = Index(path)
+            for ask in _asked(index):
+                try:
+                    ask()
+                except StoreBusy:
+                    continue
+            index.close()
+
+
+def _asked(index: Index) -> Iterator[Any]:
+    yield lambda: index.there("s", "in", [KEY])
+    yield lambda: index.pieces("s", "in", [b"c" * 32])
+    yield index.trees
+    yield index.usage_by_uid
+    yield lambda: index.seen(1, [Identity(1, 1, 1, 1, 1)])
+    yield lambda: index.put("s", "in", {KEY: 5})
