@@ -18,6 +18,11 @@ from burstd.core.words import BLANKS, SYMBOLS, Misquoted, Word, literal, quote, 
 from burstd.model.data import Access, DirectiveFault, Directives, StageIn, StageOut, When
 
 PREFIX = "#BURST"
+MOST_LINES = 256
+"""Of a script, those that go on in the next one counted once."""
+MOST_LETTERS = 16384
+"""Of a line: two paths of the greatest length, quoted."""
+MOST_FAULTS = 20
 USAGE = {
     "stage_in": "stage_in SOURCE [as NAME] [read_only|copy]",
     "stage_out": "stage_out PATTERN to DESTINATION [on success|failure|always]",
@@ -63,16 +68,27 @@ stand for {", ".join(SYMBOLS.values())}; %% is a percent sign.
   #BURST stage_out . to s3://lab/job-%j"""
 
 
-def parse(script: str, *, replaced: bool = False) -> tuple[Directives, tuple[DirectiveFault, ...]]:
-    """What a script asks for, and every fault in it, in the order of its lines. Never raises.
+def parse(
+    script: str, *, replaced: bool = False, submitted: bool = False
+) -> tuple[Directives, tuple[DirectiveFault, ...]]:
+    """What a script asks for, and its faults, MOST_FAULTS at most, in the order of its lines. Never raises.
 
     ``script`` as os.fsdecode gives it. ``replaced``: Slurm has put in ``%j`` and the like already (the script that
     hooks get after submission where there is a ``%``); else they are variables of the patterns (words.fill).
+    ``submitted``: the job was let in, so MOST_LINES and MOST_LETTERS are not looked at again. Takes a time in
+    proportion to the script.
     """
     read = _Reading(replaced)
-    for number, text, dangling in _lines(_STRAY.sub("\ufffd", script)):
+    for count, (number, text, dangling) in enumerate(_lines(_STRAY.sub("\ufffd", script))):
+        if not submitted and count == MOST_LINES:
+            wrong = f"it is one too many: a script has {MOST_LINES} {PREFIX} lines at most"
+            read.faults.append(DirectiveFault(number, text, wrong, "name a directory, or a pattern, for many files"))
+            break
+        if len(read.faults) == MOST_FAULTS:
+            read.faults.append(DirectiveFault(number, text, "it was not read", "mend the lines above first"))
+            break
         try:
-            read.line(number, text, dangling=dangling)
+            read.line(number, text, dangling=dangling, most=len(text) if submitted else MOST_LETTERS)
         except Misquoted as fault:
             read.faults.append(DirectiveFault(number, text, fault.wrong, fault.allowed))
     return Directives(tuple(read.stage_in), tuple(read.stage_out), read.scratch), tuple(read.faults)
@@ -95,7 +111,9 @@ def unparse(directives: Directives) -> str:
 
 def _lines(script: str) -> Iterator[tuple[int, str, bool]]:
     """Number and text of each directive, and whether it promises a line more that does not come."""
-    first, text, goes_on = 0, "", False
+    first, goes_on = 0, False
+    parts: list[str] = []
+    """Of a line, none of them empty: joined once."""
     for number, line in enumerate(script.split("\n"), 1):
         if not line:
             continue
@@ -103,21 +121,23 @@ def _lines(script: str) -> Iterator[tuple[int, str, bool]]:
             break
         if goes_on and line.startswith(PREFIX):
             rest = line.removeprefix(PREFIX)
-            text += rest.lstrip() if text[-1:].isspace() else rest
+            part = rest.lstrip() if parts[-1][-1].isspace() else rest
         else:
             if goes_on:
-                yield first, text, True
+                yield first, "".join(parts), True
             goes_on = False
             if not line.startswith(PREFIX):
                 continue
-            first, text = number, line
-        goes_on = text.endswith("\\")
-        if goes_on:
-            text = text[:-1]
-        else:
-            yield first, text, False
+            first, parts, part = number, [], line
+        if part:
+            parts.append(part)
+        goes_on = parts[-1].endswith("\\")
+        if not goes_on:
+            yield first, "".join(parts), False
+        elif left := parts.pop()[:-1]:
+            parts.append(left)
     if goes_on:
-        yield first, text, True
+        yield first, "".join(parts), True
 
 
 @dataclass(slots=True)
@@ -129,10 +149,15 @@ class _Reading:
     stage_out: list[StageOut] = field(default_factory=list)
     scratch: int = 0
     scratch_line: int = 0
+    names: dict[str, int] = field(default_factory=dict)
+    """Of inputs -> line."""
+    outputs: set[tuple[str, str]] = field(default_factory=set)
     faults: list[DirectiveFault] = field(default_factory=list)
 
-    def line(self, number: int, text: str, *, dangling: bool) -> None:
-        """Reads one line; ``dangling``: it promises another. Raises Misquoted."""
+    def line(self, number: int, text: str, *, dangling: bool, most: int) -> None:
+        """Reads one line of ``most`` letters at most; ``dangling``: it promises another. Raises Misquoted."""
+        if len(text) > most:
+            raise Misquoted("it is too long", f"a line has {most} characters at most")
         rest = text.removeprefix(PREFIX)
         if dangling:
             raise Misquoted("it ends in a backslash", "a line goes on only where the next is a #BURST line too")
@@ -169,9 +194,9 @@ class _Reading:
         self._input(StageIn("", name or dataset.partition("@")[0], access, number, dataset))
 
     def _input(self, wanted: StageIn) -> None:
-        other = next((known for known in self.stage_in if known.name == wanted.name), None)
-        if other is not None:
-            named = f"line {other.line} has an input {quote(other.name)} already"
+        other = self.names.setdefault(wanted.name, wanted.line)
+        if other != wanted.line:
+            named = f"line {other} has an input {quote(wanted.name)} already"
             raise Misquoted(named, "give one of them another name with 'as NAME'")
         self.stage_in.append(wanted)
 
@@ -195,8 +220,9 @@ class _Reading:
             when, rest = When(said), rest[2:]
         if rest:
             _unexpected(rest[0], ("on",), "stage_out")
-        if any((out.pattern, out.destination) == (pattern, destination) for out in self.stage_out):
+        if (pattern, destination) in self.outputs:
             raise Misquoted("an earlier line says the same", "leave one of them out")
+        self.outputs.add((pattern, destination))
         self.stage_out.append(StageOut(pattern, destination, when, number))
 
     def _scratch(self, number: int, words: Sequence[Word]) -> None:

@@ -12,7 +12,7 @@ so that an unquoted one keeps its meaning, and a variable is ``${NAME}``. Bytes 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -71,13 +71,14 @@ class Word:
         """The word as a pattern. Raises Misquoted."""
         out: list[str] = []
         index = 0
+        stops = self._stops()
         while index < len(self.parts):
             text, kind = self.parts[index]
             if kind is Kind.VARIABLE:
                 out.append(f"${{{text}}}")
             elif kind is Kind.BARE and text in "*?":
                 out.append(text)
-            elif kind is Kind.BARE and text == "[" and (end := self._class_end(index)):
+            elif kind is Kind.BARE and text == "[" and (end := self._class_end(index, stops)):
                 out += [t for t, _ in self.parts[index : end + 1]]
                 index = end
             else:
@@ -85,21 +86,32 @@ class Word:
             index += 1
         return canonical("".join(out))
 
-    def _class_end(self, start: int) -> int:
+    def _stops(self) -> list[int]:
+        """For each part the first from there on at which a class ends, breaks off or goes wrong.
+
+        Looked up once for the word: a line of nothing but ``[`` would have each of them look to its end.
+        """
+        stop = len(self.parts)
+        stops = [stop] * (len(self.parts) + 3)
+        for index in range(len(self.parts) - 1, -1, -1):
+            text, kind = self.parts[index]
+            if kind is Kind.VARIABLE or text in "/]" or (kind is Kind.QUOTED and text in "!^-"):
+                stop = index
+            stops[index] = stop
+        return stops
+
+    def _class_end(self, start: int, stops: Sequence[int]) -> int:
         """Index of the bracket that closes a class such as ``[a-z]``; 0: none does."""
-        index = start + 1
-        if self.parts[index : index + 1] == (("!", Kind.BARE),):
-            index += 1
-        first = index
-        for end in range(index, len(self.parts)):
-            text, kind = self.parts[end]
-            if kind is Kind.VARIABLE or text == "/":
-                return 0
-            if kind is Kind.BARE and text == "]" and end > first:
-                return end
-            if kind is Kind.QUOTED and text in "]!^-":
-                raise Misquoted(f"a quoted {text} stands in [...]", "write ? for one character, or several lines")
-        return 0
+        first = start + 1
+        if self.parts[first : first + 1] == (("!", Kind.BARE),):
+            first += 1
+        closing = ("]", Kind.BARE)
+        end = stops[first + 1] if self.parts[first : first + 1] == (closing,) else stops[first]
+        if end == len(self.parts) or self.parts[end][1] is Kind.VARIABLE or self.parts[end][0] == "/":
+            return 0
+        if self.parts[end] == closing:
+            return end
+        raise Misquoted(f"a quoted {self.parts[end][0]} stands in [...]", "write ? for one character, or several lines")
 
 
 def canonical(text: str) -> str:

@@ -17,13 +17,14 @@ from typing import Any, Self, TypeVar
 
 from burstd.data import hand as program
 from burstd.data import passing
-from burstd.data.told import Account, Facts, HandError, Look, Room, Rows, account, printable
+from burstd.data.told import Account, Facts, HandError, HandLate, Look, Room, Rows, account, printable
 
 __all__ = [
     "Account",
     "Facts",
     "Hand",
     "HandError",
+    "HandLate",
     "Look",
     "Room",
     "Rows",
@@ -36,6 +37,7 @@ __all__ = [
 AnyHand = TypeVar("AnyHand", bound="Hand")
 
 
+_CONNECT_S = 2.0
 QUIET_S = 600.0
 """A hand that was not heard for so long hangs, as the file system does that it works on."""
 _LOOK_S = 30.0
@@ -58,6 +60,11 @@ class Hand:
         self._child = child
         self._cancelled: threading.Event | None = None
         self._patience_s = 5.0
+        self._deadline = float("inf")
+
+    def end_by(self, deadline: float) -> None:
+        """From now on every request fails with HandLate after this time of time.monotonic."""
+        self._deadline = deadline
 
     def heed(self, cancelled: threading.Event) -> None:
         """From now on what only reads, and copies and moves, fail soon after this is set."""
@@ -285,7 +292,7 @@ class Hand:
             raise HandError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
 
     def _wait(self, seconds: float | None, *, heed: bool) -> None:
-        until = time.monotonic() + seconds if seconds is not None else float("inf")
+        until = min(time.monotonic() + seconds if seconds is not None else float("inf"), self._deadline)
         ready = select.poll()
         ready.register(self._sock, select.POLLIN)
         while not ready.poll(1000 * max(0.0, min(_SLICE_S, until - time.monotonic()))):
@@ -294,6 +301,9 @@ class Hand:
                 # What it says from now on answers nothing: it is told that nobody listens any more.
                 self._sock.shutdown(socket.SHUT_RDWR)
                 self._patience_s = 1.0
+                if time.monotonic() >= self._deadline:
+                    self._patience_s = 0.1
+                    raise HandLate("", 0, "the time for it is over")
                 text = "it was told to stop" if cancelled else f"the file system has not answered for {seconds:.0f} s"
                 raise HandError("", 0, text)
 
@@ -307,17 +317,20 @@ def open_hand(
     socket_path: Path | None = None,
     min_uid: int = 1000,
     gone: bool = False,
+    deadline: float = float("inf"),
 ) -> Hand:
     """A hand for a user: at ``socket_path`` where systemd starts them, else a child of this process (which is root).
 
     With ``socket_path`` the account database of the machine says what the user's groups are;
-    ``gone``: it does not know the user any more. Raises HandError.
+    ``gone``: it does not know the user any more; ``deadline``: see Hand.end_by. Raises HandError.
     """
     hello = {"uid": uid, "gid": gid, "groups": list(groups or (gid,)), "home": home, "gone": gone}
 
     def make(sock: socket.socket, child: subprocess.Popen[bytes] | None) -> Hand:
         sock.settimeout(QUIET_S)
-        return Hand(sock, child)
+        made = Hand(sock, child)
+        made.end_by(deadline)
+        return made
 
     return started(make, ["-S", str(program.__file__)], hello, socket_path, min_uid, {})
 
@@ -336,6 +349,7 @@ def started(
     try:
         if socket_path is not None:
             ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            ours.settimeout(_CONNECT_S)
             ours.connect(str(socket_path))
         else:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -359,11 +373,17 @@ def started(
     return hand
 
 
-def hand_of(who: Account, *, socket_path: Path | None = None, min_uid: int = 1000) -> Hand:
-    """A hand for an account; one without a name is gone, and has what its number owns."""
+def hand_of(
+    who: Account, deadline: float = float("inf"), *, socket_path: Path | None = None, min_uid: int = 1000
+) -> Hand:
+    """A hand for an account; one without a name is gone, and has what its number owns.
+
+    ``deadline``: see Hand.end_by.
+    """
     return open_hand(
-        who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid, gone=not who.user
-    )
+        who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid, gone=not who.user,
+        deadline=deadline,
+    )  # fmt: skip
 
 
 def _close(fds: list[int]) -> None:

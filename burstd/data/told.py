@@ -22,6 +22,10 @@ class HandError(BurstdError):
         self.sentence = sentence
 
 
+class HandLate(HandError):
+    """The time that it had is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """A user as the head node knows him. ``groups``: all of his groups' ids, ``gid`` among them."""

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+_SHOWN = 300
+"""Characters of a faulty line."""
+
 
 class Access(StrEnum):
     """How a job uses an input."""
@@ -76,7 +79,12 @@ class DirectiveFault:
     allowed: str
 
     def __str__(self) -> str:
-        return f"line {self.line}: {self.text}: {self.wrong}; {self.allowed}"
+        return f"line {self.line}: {_cut(self.text)}: {_cut(self.wrong)}; {self.allowed}"
+
+
+def _cut(text: str) -> str:
+    """As much of it as a person reads."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
 class StageState(StrEnum):

@@ -9,8 +9,9 @@ Standard output: one word, ``ok``, ``refused``, ``busy`` or ``absent``, then the
 status says the same (0, 1, 2, 3), but Lua 5.1 does not see it.
 
 All but ``check``, ``paths`` and ``status`` wait for a burstd that is away, as long as Slurm lets them. ``check`` and
-``paths`` run while slurmctld answers nobody else, so they give up soon; the variables that ``paths`` needs came with
-the answer to ``data_in`` and lie in the spool, from where ``test_data_in`` sees too that all is well.
+``paths`` run while slurmctld answers nobody else, so they give up soon. ``check`` waits AWAY_S for a burstd that is
+being restarted, but not again and again: the spool says since when it has been away. The variables that ``paths``
+needs came with the answer to ``data_in`` and lie in the spool, from where ``test_data_in`` sees too that all is well.
 
 Socket and spool are looked up in the environment (BURSTD_STAGE_SOCKET, BURSTD_STAGE_SPOOL), then in
 /etc/burstd/stage.conf (lines ``socket=PATH``, ``spool=PATH``), then the defaults below.
@@ -35,15 +36,24 @@ TELLING = ("check", "setup", "data_in", "data_out", "test_data_out")
 CODES = {"ok": 0, "refused": 1, "busy": 2, "absent": 3}
 _CONNECT_S = 0.5
 _SOON_S = 2.0  # while slurmctld answers nobody else
+AWAY_S = 8.0
+"""How long sbatch waits for a burstd that is away; it gives up itself after MessageTimeout, 10 s by default."""
+_AWAY_AGAIN_S = 120.0
+"""So long after it was found away nobody else waits that long: slurmctld must not stand still for as long as it is."""
 _ANSWER_S = 60.0  # burstd says "again" twice within it
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _LARGEST_ANSWER = 1024 * 1024
 _LARGEST_HEAD = 256 * 1024
+_AWAY = "away"
 
 
 class Absent(Exception):
     """burstd does not answer, or not in time."""
+
+
+class Away(Absent):
+    """Nobody listens, or whoever listens ends or does not answer: burstd is not running, or has just begun."""
 
 
 def settings(environment: "os._Environ[str] | dict[str, str]", file: str = SETTINGS) -> "tuple[str, str]":
@@ -78,6 +88,9 @@ def ask(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
         wire.settimeout(min(_CONNECT_S, limit_s))
         try:
             wire.connect(path)
+        except OSError as error:
+            raise Away(error.strerror or "it does not listen") from None
+        try:
             tell(wire, line)
             answer = b""
             while not answer.endswith(b"\n") and len(answer) < _LARGEST_ANSWER:
@@ -88,22 +101,29 @@ def ask(path: str, line: bytes, limit_s: float) -> "dict[str, object]":
                 answer += piece
             said = json.loads(answer)
         except OSError as error:
-            raise Absent(error.strerror or "it did not answer in time") from None
+            raise Away(error.strerror or "it did not answer in time") from None
         except ValueError:
-            raise Absent("it closed the connection without an answer") from None
+            raise Away("it closed the connection without an answer") from None
     if not isinstance(said, dict) or said.get("result") not in (*CODES, "again"):
         raise Absent("what answers there is not burstd")
     return said
 
 
-def converse(path: str, hook: str, line: bytes, *, polls: bool) -> "dict[str, object]":
-    """Asks until there is an answer that Slurm can use. Raises Absent, for hooks that do not wait."""
+def converse(path: str, hook: str, line: bytes, *, polls: bool, away_s: float = 0.0) -> "dict[str, object]":
+    """Asks until there is an answer that Slurm can use. Raises Absent, for hooks that do not wait.
+
+    ``away_s``: how long one of those waits all the same for a burstd that is away.
+    """
+    lasting = hook in LASTING
     pause = _FIRST_PAUSE_S
+    soon = time.monotonic() + _SOON_S
+    late = time.monotonic() + (away_s or _SOON_S)
     while True:
         try:
-            said = ask(path, line, _ANSWER_S if hook in LASTING else _SOON_S)
-        except Absent:
-            if hook not in LASTING:
+            said = ask(path, line, _ANSWER_S if lasting else max(0.01, late - time.monotonic()))
+        except Absent as reason:
+            waits = isinstance(reason, Away) and away_s > 0 and time.monotonic() + pause < late
+            if not lasting and not waits:
                 raise
         else:
             if said["result"] == "again":
@@ -111,8 +131,28 @@ def converse(path: str, hook: str, line: bytes, *, polls: bool) -> "dict[str, ob
                 continue
             if said["result"] != "busy" or (polls and hook in WAITING):
                 return said
+            if not lasting and time.monotonic() + pause > soon:
+                raise Absent("it is busy")
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        pause = min(2 * pause, _LONGEST_PAUSE_S if lasting else 4 * _FIRST_PAUSE_S)
+
+
+def patience(spool: str) -> float:
+    """How long a ``check`` may wait for a burstd that is away, by when one found it so; notes that it is."""
+    mark = os.path.join(spool, f"{_AWAY}.env")  # noqa: PTH118
+    try:
+        since = time.time() - os.stat(mark).st_mtime  # noqa: PTH116
+        if 0 <= since < _AWAY_AGAIN_S:
+            return max(0.0, AWAY_S - since)
+    except OSError:  # nobody has found it away of late
+        pass
+    try:
+        os.makedirs(spool, 0o750, exist_ok=True)  # noqa: PTH103
+        with open(mark, "w", encoding="utf-8"):  # noqa: PTH123
+            os.utime(mark)
+    except OSError:  # without the note every call would wait
+        return 0.0
+    return AWAY_S
 
 
 def variables(said: "dict[str, object]") -> str:
@@ -197,8 +237,17 @@ def run(hook: str, words: "dict[str, str]") -> "tuple[str, str]":
         forget(spool, job)
     elif hook == "test_data_in" and kept(spool, job) is not None:
         return "ok", ""
+    line, polls = question(hook, words), words.get("polls") == "yes"
     try:
-        said = converse(path, hook, question(hook, words), polls=words.get("polls") == "yes")
+        began = time.monotonic()
+        try:
+            said = converse(path, hook, line, polls=polls)
+        except Away:
+            rest = patience(spool) - (time.monotonic() - began) if hook == "check" else 0.0
+            if rest <= 0:
+                raise
+            said = converse(path, hook, line, polls=polls, away_s=rest)
+        forget(spool, _AWAY)
     except Absent as reason:
         left = kept(spool, job) if hook == "paths" else None
         if left is None:

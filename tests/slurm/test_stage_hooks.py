@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -56,9 +57,23 @@ def test_what_is_wrong_is_said_at_sbatch(rig: StageRig) -> None:
 
 def test_nothing_is_taken_while_burstd_is_away(rig: StageRig) -> None:
     rig.stop()
+    assert "burstd does not answer at /run/burstd/stage.sock" in rig.submit()
+    # slurmctld has stood still for it once.
     before = time.monotonic()
     assert "burstd does not answer at /run/burstd/stage.sock" in rig.submit()
     assert time.monotonic() - before < 5
+
+
+def test_sbatch_waits_for_a_burstd_that_is_being_restarted(rig: StageRig) -> None:
+    rig.stop()
+    mark = rig.cluster.head.path("/var/spool/burstd/stage/away.env")
+    mark.unlink(missing_ok=True)
+    with ThreadPoolExecutor() as pool:
+        submitting = pool.submit(rig.submit, "true")
+        rig.cluster.wait(mark.exists, 20, "a check that waits")
+        rig.start()
+        assert submitting.result().isdigit()
+    assert not mark.exists()
 
 
 def test_data_first_then_the_node_then_home(rig: StageRig) -> None:

@@ -135,7 +135,7 @@ class StageDesk:
 
     def _read(self, call: StageCall) -> Directives:
         # Where a line has a %, Slurm gives the hooks a script of another name, with %j and the like filled in.
-        directives, faults = parse(call.text, replaced=not call.script.endswith("/script"))
+        directives, faults = parse(call.text, replaced=not call.script.endswith("/script"), submitted=True)
         if faults:
             log.error("directives that were let in cannot be read", job=call.job_id, faults=[str(f) for f in faults])
         return directives

@@ -99,8 +99,8 @@ class StageRoom:
         # Root starts hands itself; who is not root has systemd do it.
         at = None if os.geteuid() == 0 else settings.hand_socket
 
-        def hand(who: Account) -> Hand:
-            return hand_of(who, socket_path=at, min_uid=staging.min_uid)
+        def hand(who: Account, deadline: float = float("inf")) -> Hand:
+            return hand_of(who, deadline, socket_path=at, min_uid=staging.min_uid)
 
         def objects(who: Account, kind: str, timeout_s: float | None = None) -> ObjectHand:
             beside = at.with_name("object-hand.sock") if at else None

@@ -1,0 +1,94 @@
+"""The look at a job's files at sbatch: one deadline, one at a time, and a share of slurmctld's time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from burstd.core.staging import Use
+from burstd.daemon.stage import check as module
+from burstd.daemon.stage.check import AT_ONCE_S, RESTS, Check, CheckRules, Turns
+from burstd.data.hands import Account, Hand, HandLate, open_hand
+from burstd.slurm.stage_server import StageCall
+from tests.data.ground import USER, ground, own, root_only
+
+
+def test_one_look_at_a_time_and_a_tenth_of_the_time() -> None:
+    now = 1000.0
+    turns = Turns(lambda: now)
+    with turns.of(1) as first, turns.of(1) as second, turns.of(2) as other:
+        assert (first, second, other) == (True, False, True)
+    looked = 0.0
+    for _ in range(1000):
+        with turns.of(1) as may:
+            now += 0.5 if may else 0.1
+            looked += 0.5 * may
+    assert looked <= AT_ONCE_S + (now - 1000.0) / RESTS + 0.5
+    with turns.of(2) as other:
+        assert other
+    now += 3600
+    with turns.of(1) as may:
+        assert may
+
+
+def looks(hand: Callable[[Account, float], Hand], seconds: float) -> Check:
+    use = Use("x", 0, None)
+    rules = CheckRules(seconds, None, lambda _name: None)
+    return Check(rules, hand, lambda *_: pytest.fail("no objects"), lambda *_: (use, use))
+
+
+@root_only
+@pytest.mark.boxes
+def test_a_hand_that_its_user_stops_costs_the_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "account", lambda _uid: Account("someone", USER, USER, (USER,), "/"))
+    opened: list[Hand] = []
+
+    def stopped(who: Account, deadline: float) -> Hand:
+        hand = open_hand(who.uid, who.gid, home="/", deadline=deadline)
+        assert hand._child is not None
+        os.kill(hand._child.pid, signal.SIGSTOP)
+        opened.append(hand)
+        return hand
+
+    with ground() as place:
+        (place / "a").write_text("a")
+        own(place)
+        lines = "".join(f"#BURST stage_in {place}/a as a{n}\n" for n in range(200))
+        began = time.monotonic()
+        said = looks(stopped, 0.5)(StageCall("check", "1", USER, USER, text=lines))
+    assert said.result == "ok", "it is looked at again when it is staged"
+    assert time.monotonic() - began < 0.5 * 200
+    assert len(opened) == 1
+    assert opened[0]._child is None, "it has been ended"
+
+
+@root_only
+@pytest.mark.boxes
+def test_all_requests_of_a_hand_have_one_deadline() -> None:
+    with ground() as place:
+        own(place)
+        with open_hand(USER, USER, deadline=time.monotonic() + 30) as hand:
+            hand.free(str(place))
+            hand.end_by(time.monotonic() - 1)
+            assert hand._child is not None
+            os.kill(hand._child.pid, signal.SIGSTOP)
+            with pytest.raises(HandLate):
+                hand.free(str(place))
+
+
+def test_nothing_is_looked_at_while_the_user_rests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "account", lambda _uid: Account("someone", USER, USER, (USER,), "/"))
+
+    def none(_who: Account, _deadline: float) -> Hand:
+        raise AssertionError("no hand is needed")
+
+    check = looks(none, 0.5)
+    with check._turns.of(USER):
+        text = f"#BURST stage_in {tmp_path}/none\n#BURST stage_out a to /there\n"
+        assert check(StageCall("check", "1", USER, USER, text=text)).result == "ok"
+    assert check._promised("/there/a"), "what it brings is counted on all the same"
