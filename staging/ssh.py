@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Literal
@@ -33,6 +34,8 @@ from staging.ssh_settings import SshSettings
 
 __all__ = ["SshSettings", "SshStager", "plugin"]
 
+LOOK_S = 5.0
+"""Whether the program is still there is looked at again after so long, when a node is about to start it."""
 _PIPE_BYTES = 1 << 20
 # Of the ssh program: what trying again does not change.
 _FOR_GOOD = re.compile(
@@ -68,6 +71,7 @@ class SshStager(ServedStager):
         self._program = serve_program()
         self._digest = hashlib.sha256(self._program).hexdigest()
         self._file = str(settings.path / ".programs" / f"serve-{self._digest[:16]}.pyz")
+        self._looked = 0.0
         words = [
             settings.python,
             "-I",
@@ -79,6 +83,9 @@ class SshStager(ServedStager):
 
     def reach(self) -> Reach:
         """With the key that nodes are given. Raises StoreRefused where it, or the host's keys, cannot be read."""
+        if time.monotonic() - self._looked >= LOOK_S:
+            # Each node starts the program anew, long after the connections from here have it in memory.
+            self._prepared = False
         self._prepare()
         at = self._settings
         try:
@@ -182,6 +189,7 @@ class SshStager(ServedStager):
             raise StoreSpaceGone(f"{self._where} took no file of {len(self._program)} bytes: {_last_line(said)}")
         if done.returncode != 0:
             raise self._complaint(done.returncode, said, f"a first command ended with status {done.returncode}")
+        self._looked = time.monotonic()
 
     def _argv(self, command: str) -> list[str]:
         at = self._settings
