@@ -103,6 +103,8 @@ class BurstSlurm:
         self._clock = clock
         self._site = site
         self.jobs: dict[str, BurstJob] = {}
+        self.loses_teardowns = False
+        """Of jobs that are cancelled while a hook is under way: they are cancelled, and stay on its record."""
         self.scripts = True
         """burstd-stage can read them."""
         self.silent = False
@@ -126,9 +128,13 @@ class BurstSlurm:
                 job.state = "CANCELLED"
                 self._gone(job)
             case "setup" | "data_in" | "ready" | "pre_run" | "cleaning" | "held":
+                hooked = any(not client.over for client in job.clients)
                 self._kill(job)
                 job.state = "CANCELLED"
-                self._teardown(job, hurry=True)
+                if hooked and self.loses_teardowns:
+                    job.phase, job.gone_at = "gone", float("inf")
+                else:
+                    self._teardown(job, hurry=True)
             case "running":
                 job.state = job.end_as = "CANCELLED"
                 job.requeued = False

@@ -24,6 +24,7 @@ from burstd.daemon.stage.fate import (
     ended_as,
     ending,
     fate,
+    lost_teardown,
     outcome,
     owed,
     reply,
@@ -297,6 +298,9 @@ class StageDesk:
             case Fate.COLLECT if not self._busy(run, machines):
                 return self._collect(row, run)
             case Fate.CLEAR if not self._busy(run, machines) and self._clock.now() >= run.life.rest_until:
+                if lost := lost_teardown(run):
+                    log.warning("slurm has lost a teardown", job=run.job_id, reason=lost)
+                    row = self._store.tell_staging(run.job_id, lost)
                 self._moves.clear(row, run, machines)
             case Fate.RAN if run.facts is not None and not self._busy(run, machines):
                 return write_down(self._store, row, run.facts)

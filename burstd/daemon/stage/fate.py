@@ -74,6 +74,17 @@ def fate(row: Staging, run: Run) -> Fate:
     return Fate.CLEAR if life.over or life.again or run.ended else Fate.ON
 
 
+def lost_teardown(run: Run) -> str:
+    """What to do where Slurm killed the teardown of a job together with the hook that it was cancelled in.
+
+    Slurm does not call it again before it is started anew. Empty: it was called.
+    """
+    if run.state != "CANCELLED" or run.life.over or run.life.again:
+        return ""
+    commands = f"'scontrol requeuehold {run.job_id}', then 'scancel {run.job_id}'"
+    return f"it was cancelled, and Slurm has lost its teardown; {commands} end it where it shows up for ever"
+
+
 def ended_as(told: str) -> str:
     """The name of an end that a hook tells as a number; empty: it is none."""
     return _ENDED_AS.get(int(told) % _BASE, "") if told.isdigit() else ""
