@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import marshal
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from typing import IO
 
 from burstd.data.admission import admitted
 from burstd.data.hands import Facts, Hand, HandError, printable
@@ -93,9 +97,9 @@ class Bringer:
         of this job removed. Raises HandError, StagerError (ObjectDamaged), ManifestDamaged, Stopped.
         """
         total = 0
-        directories: list[tuple[str, int, int]] = []
         hand.make(root, [""])
-        with Fetched(self._fetch, tree.prefix, self._where) as objects:
+        # Millions of directories have a long list: it waits on the disk.
+        with Fetched(self._fetch, tree.prefix, self._where) as objects, tempfile.TemporaryFile() as directories:
             batch: list[Entry] = []
             held = 0
             listed = decode(bytes(view) for _, view in objects.each(tree.manifest))
@@ -110,13 +114,15 @@ class Bringer:
                     if len(self._contents) >= ADOPTED_AT_ONCE:
                         self._offer(objects, tree)
                 if entry.kind == "d" and entry.path:
-                    directories.append((taken(os.fsdecode(entry.path)), entry.mode, entry.mtime_ns))
+                    marshal.dump((taken(os.fsdecode(entry.path)), entry.mode, entry.mtime_ns), directories)
                 if entry.path:
                     batch.append(entry)
                     held += entry.size
             total += self._batch(hand, objects, batch, root, job, name, taken, brought, moved)
             self._offer(objects, tree)
-        hand.settle(root, sorted(directories, key=lambda d: d[0].count("/"), reverse=True))
+            inner = _inner_first(directories)
+            while some := list(islice(inner, FILES_AT_ONCE)):
+                hand.settle(root, some)
         return total
 
     def _offer(self, objects: Fetched, tree: Tree) -> None:
@@ -186,6 +192,10 @@ class Bringer:
         try:
             try:
                 digests = self._write(objects, [entry for entry, _ in missing], [fd for _, fd in made], moved)
+            except OSError as error:
+                where = f"{root.rstrip('/')}/{missing[0][1]}"
+                text = f"{printable(where)}, or what comes with it, cannot be written: {error.strerror}"
+                raise HandError(where, error.errno or errno.EIO, text) from None
             finally:
                 for _, fd in made:
                     os.close(fd)
@@ -236,6 +246,21 @@ def sweep(hand: Hand, root: str, folders: Iterable[str], job: str) -> None:
             # A directory in which one may write, but whose names one may not see, or that is not there.
             if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT):
                 raise
+
+
+def _inner_first(rows: IO[bytes]) -> Iterator[tuple[str, int, int]]:
+    """Directories in the order of a walk, each after all that are in it."""
+    rows.seek(0)
+    above: list[tuple[str, int, int]] = []
+    while True:
+        try:
+            row: tuple[str, int, int] = marshal.load(rows)  # noqa: S302 - our own
+        except EOFError:
+            break
+        while above and not row[0].startswith(f"{above[-1][0]}/"):
+            yield above.pop()
+        above.append(row)
+    yield from reversed(above)
 
 
 def _is_as(facts: Facts, entry: Entry) -> bool:

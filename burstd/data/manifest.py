@@ -13,7 +13,7 @@ from typing import Any, Literal
 from burstd.model.data import Piece
 from burstd.model.stager import OBJECT_BYTES
 
-ENTRIES = 10_000_000
+ENTRIES = 5_000_000
 """No tree has more."""
 LARGEST = (1 << 63) - 1
 """No file or offset is larger: what a file system, and SQLite, can count."""
@@ -21,7 +21,7 @@ LINE_BYTES = 64 << 20
 """No line is longer: a file of some 20 TiB, whose pieces it lists."""
 TEXT_BYTES = 64 << 10
 """... the names, numbers and digest in it."""
-INFLATED_BYTES = 8 << 30
+INFLATED_BYTES = 4 << 30
 
 Kind = Literal["d", "f", "l"]
 """Directory, file, symbolic link. Sockets, devices and pipes are no data: they are left out and told of."""

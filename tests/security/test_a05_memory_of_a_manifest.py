@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import marshal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zlib
 
 import pytest
 
-from burstd.data.bringer import Bringer, Stopped
+from burstd.data.bringer import Bringer, Stopped, _inner_first
 from burstd.data.hands import Hand
 from burstd.data.manifest import ManifestDamaged, decode, object_key
 from burstd.model.data import Piece, Tree
@@ -79,3 +81,41 @@ def test_who_brings_heeds_that_it_is_told_to_stop() -> None:
     with pytest.raises(Stopped):
         Bringer(store.get, "memory").bring(hand, tree, "/nowhere", job="7", cancelled=stop)
     assert hand.made == 3
+
+
+_DIRECTORIES = """
+import hashlib, resource, sys, threading, zlib
+from burstd.data.bringer import Bringer
+from burstd.data.hands import Hand
+from burstd.data.manifest import object_key
+from burstd.model.data import Piece, Tree
+class Quiet(Hand):
+    def __init__(self): self.last, self.settled = "~", 0
+    def make(self, root, items): return []
+    def settle(self, root, items):
+        self.settled += len(items)
+names = (b"%07d" % n if n else b"" for n in range(400000))
+body = zlib.compress(b"".join(b'{"p":"%s","t":"d","m":0,"n":5}\\n' % name for name in names))
+key = hashlib.sha256(body).hexdigest()
+tree = Tree("out", key, (Piece(key, 0, len(body)),), 400000, 0)
+hand, before = Quiet(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+bringer = Bringer({object_key("out", key): body}.__getitem__, "memory")
+bringer.bring(hand, tree, "/", job="7", cancelled=threading.Event())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, hand.settled)
+"""
+
+
+def test_directories_wait_on_the_disk() -> None:
+    done = subprocess.run([sys.executable, "-c", _DIRECTORIES], capture_output=True, text=True, check=True, timeout=100)
+    grown_kib, settled = map(int, done.stdout.split())
+    assert settled == 399_999
+    assert grown_kib < 30 << 10
+
+
+def test_directories_are_settled_after_what_is_in_them() -> None:
+    names = ["a", "a/b", "a/b/c", "a/d", "a.x", "e"]
+    with tempfile.TemporaryFile() as rows:
+        for name in names:
+            marshal.dump((name, 0, 5), rows)
+        found = [row[0] for row in _inner_first(rows)]
+    assert found == ["a/b/c", "a/b", "a/d", "a", "a.x", "e"]

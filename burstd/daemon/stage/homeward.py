@@ -134,7 +134,7 @@ class Homeward:
         alone = singles == [True] and not _is_directory(trip, destination)
         root, name = posixpath.split(destination) if alone else (destination.rstrip("/") or "/", "")
         trip.roots[root] = None
-        taken: dict[str, str] = {}
+        taken: dict[int, str] = {}
         for node, tree in found:
             self._tree(trip, tree, node, root, name, taken)
         moved = 0
@@ -147,11 +147,11 @@ class Homeward:
         if not found and not moved:
             trip.warnings.append(f"nothing matched stage_out {wanted.pattern}")
 
-    def _tree(self, trip: _Trip, tree: Tree, node: str, root: str, name: str, taken: dict[str, str]) -> None:
-        """``taken``: which node brought a path; another node's file of that path gets its node's name too."""
+    def _tree(self, trip: _Trip, tree: Tree, node: str, root: str, name: str, taken: dict[int, str]) -> None:
+        """``taken``: which node brought a path (its hash); another's file of that path gets its node's name too."""
 
         def free(path: str) -> str:
-            return path if taken.setdefault(path, node) == node else f"{path}.{node}"
+            return path if taken.setdefault(hash(path), node) == node else f"{path}.{node}"
 
         links: list[str] = []
 
