@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -25,8 +25,11 @@ class Workers(Protocol):
         work: Callable[[], T],
         done: Callable[[T | Exception], None],
         quiet: Callable[[T], bool] | None = None,
+        user: int | None = None,
     ) -> None:
         """Runs ``work`` in the lane; ``done`` gets what it returned or raised.
+
+        ``user``: whose it is, by uid. The work of one user never takes more than half of a lane.
 
         ``quiet``, called in the lane: whether what ``work`` returned is no news. Nobody is woken for it then, and
         ``drain`` does not count it: ``done`` runs when something else brings about the next ``drain``.
@@ -43,7 +46,10 @@ class Workers(Protocol):
 
 
 class ThreadWorkers:
-    """A bounded pool of threads for each lane (a provider, its listings, the nodes): a slow cloud holds up itself."""
+    """A bounded pool of threads for each lane (a provider, its listings, the nodes): a slow cloud holds up itself.
+
+    So does a user, whose file systems, nodes and hands may stand still.
+    """
 
     def __init__(self, wake: Callable[[], None], width: int) -> None:
         self._wake = wake
@@ -54,6 +60,10 @@ class ThreadWorkers:
         self._closing = threading.Event()
         self._counting = threading.Lock()
         self._under_way: Counter[str] = Counter()
+        self._of_user: Counter[tuple[str, int]] = Counter()
+        """What a user has in the pool of a lane ..."""
+        self._waiting: defaultdict[tuple[str, int], deque[Callable[[], None]]] = defaultdict(deque)
+        """... and what waits until some of that has ended."""
 
     def submit(
         self,
@@ -61,6 +71,7 @@ class ThreadWorkers:
         work: Callable[[], T],
         done: Callable[[T | Exception], None],
         quiet: Callable[[T], bool] | None = None,
+        user: int | None = None,
     ) -> None:
         """See Workers."""
         pool = self._pools.get(lane)
@@ -76,11 +87,31 @@ class ThreadWorkers:
                 result = error
             with self._counting:
                 self._under_way[lane] -= 1
+                then = self._next(lane, user)
             self._back(lambda: done(result), news=news)
+            if then is not None and not self._closing.is_set():
+                pool.submit(then)
 
         with self._counting:
             self._under_way[lane] += 1
+            if user is not None:
+                if self._of_user[lane, user] >= max(1, self._width // 2):
+                    self._waiting[lane, user].append(run)
+                    return
+                self._of_user[lane, user] += 1
         pool.submit(run)
+
+    def _next(self, lane: str, user: int | None) -> Callable[[], None] | None:
+        """What runs in the place of a user's work that has ended."""
+        if user is None:
+            return None
+        if waiting := self._waiting.get((lane, user)):
+            return waiting.popleft()
+        self._waiting.pop((lane, user), None)
+        self._of_user[lane, user] -= 1
+        if not self._of_user[lane, user]:
+            del self._of_user[lane, user]
+        return None
 
     def post(self, done: Callable[[], None]) -> None:
         """See Workers."""

@@ -30,6 +30,8 @@ from burstd.data.copying import copy_source
 from burstd.data.passing import ConnectionEnded
 from burstd.data.walk import Walk, is_pattern
 
+MEMORY_BYTES = 2 << 30
+"""Of address space: a directory of millions of files takes half of it."""
 WINDOW = 3
 """Messages of a walk that may be under way before one is answered: it bounds the descriptors that are open."""
 _ROWS = 512
@@ -73,6 +75,8 @@ def run(arguments: list[str] | None, prepare: Prepare) -> int:
     sock.setblocking(True)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(20_000)
     os.umask(0o022)
     os.chdir("/")

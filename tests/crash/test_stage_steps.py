@@ -89,9 +89,11 @@ class Lookers:
         work: Callable[[], Any],
         done: Callable[[Any], None],
         quiet: Callable[[Any], bool] | None = None,
+        user: int | None = None,
     ) -> None:
         """See Workers."""
         assert quiet is None
+        assert user in (None, 1001)
         if lane in ("stage:slurm", "stage:look"):
             done(work())
 

@@ -42,6 +42,7 @@ class QueuedWorkers:
         work: Callable[[], T],
         done: Callable[[T | Exception], None],
         quiet: Callable[[T], bool] | None = None,
+        user: int | None = None,  # noqa: ARG002  there is no lane to fill
     ) -> None:
         """See Workers."""
         due = self.clock.now() + self.delays.get(lane, _NONE).before_s

@@ -189,9 +189,11 @@ class Lane:
         work: Callable[[], Any],
         done: Callable[[Any], None],
         quiet: Callable[[Any], bool] | None = None,
+        user: int | None = None,
     ) -> None:
         assert quiet is not None
         assert quiet(None)
+        assert user is None
         self.waiting.append((work, done))
 
     def post(self, _done: Callable[[], None]) -> None:

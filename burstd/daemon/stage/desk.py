@@ -162,7 +162,7 @@ class StageDesk:
                 else:
                     run.told(result, question)
 
-        self._workers.submit("stage:slurm", lambda: self._transfers.facts(run.job_id), back)
+        self._workers.submit("stage:slurm", lambda: self._transfers.facts(run.job_id), back, user=run.uid)
 
     # What is due.
 
@@ -415,7 +415,7 @@ class StageDesk:
             if isinstance(result, Exception):
                 log.warning(f"a job could not be {what}", job=run.job_id, error=str(result))
 
-        self._workers.submit("stage:slurm", tell, done)
+        self._workers.submit("stage:slurm", tell, done, user=run.uid)
 
     def views(self) -> dict[str, DataView]:
         """How the data of each job stands, by the job's id in the queue."""

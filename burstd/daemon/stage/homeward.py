@@ -9,11 +9,13 @@ import posixpath
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, Any
 
 from burstd.core.words import fill, literal
+from burstd.daemon.stage import home_journal
 from burstd.daemon.stage.places import ended_well, place, values
 from burstd.daemon.stage.user_hands import UserHands
 from burstd.daemon.stage.work import Ended, StageFailed, Task
@@ -32,8 +34,6 @@ MISSING = "missing"
 """... and for what could not be read: links whose names are the paths and whose targets the reasons."""
 _LEFT_OUT = 100
 """So many links of one line that lead out of its destination are told of."""
-_JOURNAL = ".burst-home"
-_JOURNAL_BYTES = 256 << 20
 
 
 def applies(wanted: StageOut, job: Staging) -> bool:
@@ -188,6 +188,9 @@ class Homeward:
                         rows[str(row[1])] = row
                     elif plain is not None and row[1]:
                         rows.setdefault(str(row[1]).partition("/")[0], row)
+                if len(rows) > home_journal.MOST_NAMES:
+                    text = f"stage_out {printable(wanted.pattern)} names more than {home_journal.MOST_NAMES} files here"
+                    raise StageFailed(f"{text}: name directories that they are in", again=False)
             except StopIteration as end:
                 single = bool(end.value)
                 break
@@ -204,19 +207,19 @@ class Homeward:
         It lies in the job's folder, as its owner's: what he makes of it is his own manifest.
         """
         folder = self._job_folder(trip.task.job.job_id)
-        try:
-            (fd,) = trip.hands.files.open(folder, [_JOURNAL])
+        earlier: dict[int, tuple[bool, home_journal.Names]] = {}
+        # Nothing was noted, or its owner has made it unreadable: what an earlier try took is not in the manifest then.
+        with suppress(HandError, ValueError):
+            (fd,) = trip.hands.files.open(folder, [home_journal.NAME])
             with os.fdopen(fd, encoding="utf-8") as file:
-                said = json.loads(file.read(_JOURNAL_BYTES))
-            earlier = {str(n): (bool(single), tuple(map(str, names))) for n, (single, names) in said.items()}
-        except (HandError, ValueError, AttributeError, TypeError):
-            earlier = {}
+                earlier = home_journal.read(file)
         for index, here in enumerate(trip.here):
-            single, names = earlier.get(str(here.number), (False, ()))
-            trip.here[index] = replace(here, single=here.single or (single and not here.rows), before=names)
+            single, names = earlier.get(here.number, (False, {}))
+            trip.here[index] = replace(here, single=here.single or (single and not here.rows), before=tuple(names))
         try:
-            with _new(trip, folder, _JOURNAL) as out:
-                json.dump({h.number: [h.single, list({**h.rows, **dict.fromkeys(h.before)})] for h in trip.here}, out)
+            with _new(trip, folder, home_journal.NAME) as out:
+                noted = {h.number: (h.single, {**dict.fromkeys(h.rows), **dict.fromkeys(h.before)}) for h in trip.here}
+                home_journal.write(out, noted)
         except (HandError, OSError):
             # A disk that the job has filled must not keep its output here: only a second try's manifest would miss it.
             return

@@ -222,7 +222,7 @@ class Moves:
                 run.end(name)
                 run.back[name] = Back(task, result, done)
 
-        self._workers.submit(lane, lambda: work(task), back)
+        self._workers.submit(lane, lambda: work(task), back, user=row.uid)
 
     def settle(self, row: Staging, run: Run) -> Staging:
         """Writes down what has come back; what cannot be written, for want of space, is kept and written later.

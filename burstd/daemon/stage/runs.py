@@ -98,6 +98,11 @@ class Run:
     clearing: frozenset[str] = frozenset()
     """The claims whose machines are being cleared of it."""
 
+    @property
+    def uid(self) -> int | None:
+        """Its owner's; None: not known."""
+        return self.facts.uid if self.facts else self.owner[0] if self.owner else None
+
     # What Slurm says.
 
     @property

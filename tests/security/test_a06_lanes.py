@@ -1,0 +1,52 @@
+"""One user's work that stands still leaves half of each lane to others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from burstd.daemon.workers import ThreadWorkers
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def workers() -> Iterator[ThreadWorkers]:
+    made = ThreadWorkers(lambda: None, 8)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("lane", ["stage:home", "stage:nodes", "stage:clear"])
+def test_eight_that_stand_still_hold_nobody_else_up(workers: ThreadWorkers, lane: str) -> None:
+    go, came = threading.Event(), threading.Event()
+    stopped = threading.Semaphore(0)
+
+    def stand_still() -> None:
+        stopped.release()
+        assert go.wait(WAIT_S)
+
+    for _ in range(40):
+        workers.submit(lane, stand_still, lambda _: None, user=1001)
+    for _ in range(4):
+        assert stopped.acquire(timeout=WAIT_S)
+    workers.submit(lane, came.set, lambda _: None, user=1002)
+    assert came.wait(WAIT_S), "it has its turn while the other stands still"
+    assert not stopped.acquire(blocking=False), "four of eight are his"
+    assert workers.under_way()[lane] in (40, 41)
+    go.set()
+    for _ in range(36):
+        assert stopped.acquire(timeout=WAIT_S), "what waited has its turn in the end"
+
+
+def test_nothing_is_kept_of_users_whose_work_is_done(workers: ThreadWorkers) -> None:
+    ended = threading.Semaphore(0)
+    for n in range(30):
+        workers.submit("stage:in", lambda: None, lambda _: ended.release(), user=n % 3)
+    done = 0
+    while done < 30:
+        done += workers.drain()
+    assert not workers._of_user
+    assert not workers._waiting
