@@ -269,6 +269,20 @@ HARMLESS: dict[str, Lie] = {
     "other files": lambda f: [
         {"done": f.done(files=[f.tree(f.file(".bashrc"), single=True)] * len(f.request["files"]))}
     ],
+    "much missing": lambda f: [
+        {
+            "done": f.done(
+                f.tree(f.file("x")),
+                missing=f.text(
+                    b"".join(
+                        json.dumps(link(f"/{n}", "\x1b[2J\n" + "x" * 9000), separators=(",", ":")).encode() + b"\n"
+                        for n in range(2000)
+                    ),
+                    entries=2000,
+                ),
+            )
+        }
+    ],
     "many warnings": _said(warnings=["\x1b[2J\n" + "x" * 10_000] * 20_000),
 }
 """Each of these comes home without what is a lie in it."""

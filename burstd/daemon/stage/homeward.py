@@ -32,8 +32,9 @@ FILE = "file:"
 """Begins the word, in the place of a stage_out's number, for a file of standard output or error: its path follows."""
 MISSING = "missing"
 """... and for what could not be read: links whose names are the paths and whose targets the reasons."""
-_LEFT_OUT = 100
-"""So many links of one line that lead out of its destination are told of."""
+_TOLD = 100
+"""So much of one node and line is told of: links that were left out, files that are missing."""
+_SHOWN = 1000
 
 
 def applies(wanted: StageOut, job: Staging) -> bool:
@@ -119,8 +120,8 @@ class Homeward:
             for node in job.nodes:
                 if (lost := job.outputs.get(f"{node}/{MISSING}")) is not None:
                     trip.missing += [
-                        f"{node}: {printable(os.fsdecode(e.path))} is missing: {os.fsdecode(e.target)}"
-                        for e in islice(entries(self._stager.get, lost, self._stager.name), lost.entries)
+                        printable(f"{node}: {os.fsdecode(e.path)} is missing: {os.fsdecode(e.target)}"[:_SHOWN])
+                        for e in islice(entries(self._stager.get, lost, self._stager.name), _TOLD)
                     ]
             self._tell(trip, ended)
             return trip.size
@@ -156,9 +157,9 @@ class Homeward:
         links: list[str] = []
 
         def left_out(sentence: str) -> None:
-            if len(links) < _LEFT_OUT:
-                links.append(f"{node}: {printable(sentence)}")
-            elif len(links) == _LEFT_OUT:
+            if len(links) < _TOLD:
+                links.append(f"{node}: {printable(sentence[:_SHOWN])}")
+            elif len(links) == _TOLD:
                 links.append(f"{node}: more links were left out: they lead out of {printable(root)}")
 
         trip.size += trip.bringer.bring(
