@@ -9,6 +9,9 @@ from itertools import product
 MAX_HOSTS = 65_536
 """More names than this in one list are taken for a mistake: Slurm itself stops at 65,533 nodes."""
 
+MAX_TASK = 4_000_000
+"""The last task that an array can have: Slurm's largest MaxArraySize is one more."""
+
 _RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _TRAILING_NUMBER = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 _TASKS = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
@@ -136,7 +139,7 @@ def task_ranges(text: str) -> list[range]:
         if match is None:
             raise HostlistError(f"{piece[:_SHOWN]!r} is no list of array tasks")
         low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if high < low or step < 1:
+        if not low <= high <= MAX_TASK or step < 1:
             raise HostlistError(f"{piece[:_SHOWN]!r} is no list of array tasks")
         found.append(range(low, high + 1, step))
     return found

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.core import constraint
-from burstd.model.errors import SchedulerUnavailable
+from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.model.job import JobState
 from burstd.sim.replay import philly, sacct, swf
 from burstd.sim.replay.rows import Lines, Trace, TraceError
@@ -30,6 +30,7 @@ from burstd.slurm import (
     stage_server,
     text,
 )  # fmt: skip
+from burstd.slurm.commands import Commands
 from burstd.slurm.conf import Wishes
 from burstd.slurm.drawn import Drawn
 from burstd.slurm.reasons import short_reason
@@ -210,6 +211,11 @@ def test_a_host_list_is_counted_before_it_is_made(value: str) -> None:
         hostlist.expand(value)
     assert time.process_time() - began < 2
     assert len(text.hosts(value)) == 1
+
+
+def test_a_comment_that_no_command_can_take_is_refused_for_its_job() -> None:
+    with pytest.raises(SchedulerRefused, match="longer than a command may be"):
+        Commands()("true", "Comment=" + "x" * 200_000)
 
 
 # Histories.

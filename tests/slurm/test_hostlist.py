@@ -86,11 +86,11 @@ def test_array_tasks(text: str, ids: list[int], limit: int) -> None:
     assert task_limit(text) == limit
 
 
-@pytest.mark.parametrize("text", ["1-", "a", "3-1", "1-5:0", "1..."])
+@pytest.mark.parametrize("text", ["1-", "a", "3-1", "1-5:0", "1...", "0-4000001"])
 def test_array_tasks_refused(text: str) -> None:
     with pytest.raises(HostlistError):
         task_count(text)
 
 
 def test_a_huge_array_is_counted_not_listed() -> None:
-    assert task_count("0-4000000000") == 4000000001
+    assert task_count("0-4000000") == 4000001
