@@ -187,7 +187,7 @@ def broken(url: URL, said: str) -> StoreBroken:
     place = shown(url)
     return StoreBroken(
         f"The database {place} is damaged or is no SQLite database ({said}); stop burstd, keep the file aside, and "
-        f"restore a backup or recover it with 'sqlite3 {place} .recover'. Machines with the cluster's tag still run."
+        f"restore a backup ('burstctl restore FILE') or recover it with 'sqlite3 {place} .recover'. Machines still run."
     )
 
 
