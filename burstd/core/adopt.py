@@ -50,7 +50,8 @@ def adopt(snapshot: Snapshot, view: View) -> list[Adopt]:
     made: dict[str, Adopt] = {}
     for found in sorted(_found(snapshot, view), key=lambda one: (not one.at_work, one.instance.id)):
         cloud = snapshot.clouds[found.instance.provider]
-        waits = found.holder is not None and not found.at_work
+        # A record that is in no doubt is believed: its claim ends like any other, and then the slot is free.
+        waits = found.holder is not None and not (found.at_work and snapshot.doubt)
         if found.slot in made or waits or isinstance(cloud.offers, Unavailable):
             continue
         made[found.slot] = Adopt(_claim(found, cloud, snapshot), found.holder.id if found.holder else "")

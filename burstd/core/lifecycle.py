@@ -295,7 +295,9 @@ def _of_another(claim: Claim, view: View) -> bool:
     """Slurm's node of its slot is a machine that the record does not know: the claim was over before the record."""
     node = view.node(claim.slot)
     unknown = view.snapshot.unknown
-    return bool(unknown) and node is not None and node.address in view.addresses(unknown)
+    if not unknown or node is None or node.address == claim.address:
+        return False
+    return node.address in view.addresses(unknown)
 
 
 def _left(claim: Claim, view: View) -> bool:
@@ -343,6 +345,7 @@ def _terminating(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return off if busy else [*off, RemoveOrphans(claim.offer.provider, (), leftovers, "its machine is gone")]
     node = view.node(claim.slot)
     told = node is None or node.powered_down or bool(node.flags & {"POWERING_DOWN", "POWER_DOWN"})
+    told = told or _of_another(claim, view)
     if view.slurm is not None and told:
         why = "no instance; its leftovers cannot be listed" if unread else "neither instance nor leftovers"
         # Only now: a machine with an error is ended whatever still runs on it.

@@ -81,8 +81,8 @@ def assemble(ready: Ready, stack: ExitStack) -> Parts:
     clock = SteadyClock()
     store = Store.open(settings.database, clock)
     stack.callback(store.close)
-    set_clock(clock, store)
     mark = RecordMark(settings.daemon.state_dir / "record.mark", store)
+    set_clock(clock, store)
     if doubt := mark.compare():
         log.error("the record is in doubt", why=doubt)
     wake = Wake()

@@ -30,13 +30,14 @@ class RecordMark:
         self._path = path
         self._store = store
         self._last = -1
+        self._found = store.last_event()
 
     def compare(self) -> str:
         """Compares the record with the mark, and keeps in the record why it is in doubt.
 
-        Returns that; empty: it is not. To be called once, at the start, before anything else is written.
+        Returns that; empty: it is not. To be called once, at the start; compared is what was there when this was made.
         """
-        here, last = self._store.meta(RECORD), self._store.last_event()
+        here, last = self._store.meta(RECORD), self._found
         marked, seen = self._read()
         why = ""
         if marked and here != marked:

@@ -30,7 +30,7 @@ __all__ = ["quiet", "template", "tmp_path"]
 
 S = ClaimState
 EX_UNAVAILABLE = 69
-KILLS = int(os.environ.get("BURSTD_TEST_KILLS", "15"))
+KILLS = int(os.environ.get("BURSTD_TEST_KILLS", "8"))
 """1,000 on demand: some minutes."""
 SLOTS = 100
 
