@@ -32,7 +32,7 @@ from burstd.model.plan import (
     Start,
     Terminate,
 )
-from burstd.model.provider import Idempotency
+from burstd.model.provider import Idempotency, NoticeKind
 from burstd.model.snapshot import CloudView, Unavailable
 
 ENDED = "ended"
@@ -99,8 +99,11 @@ def lost(claim: Claim, view: View) -> list[Action]:
     least = OUTPUT_GONE_S if output is not None and output.over else ABSENT_S if instance is None else 0.0
     if view.now - seen.first < least:
         return []
+    told = view.told(claim.slot)
+    announced = told is not None and told.kind is NoticeKind.INTERRUPTION
     answers = heard(claim, view.snapshot)
-    if answers or (answers is None and claim.state not in YOUNG):
+    # slurmctld misses a node late; where the end was announced, only its shell is asked.
+    if (answers and not announced) or (answers is None and claim.state not in YOUNG):
         return []
     if claim.address and progress.silent.get(claim.id, 0.0) < max(seen.first, view.now - REACHED_S):
         return [] if f"reach:{claim.id}" in progress.busy else [Reach(claim.id)]

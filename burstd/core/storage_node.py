@@ -26,6 +26,7 @@ from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.model.storage_node import StoreNode
 
 _OWED = frozenset({T.COLLECTING, T.BRINGING})
+_OUTPUT = "output of job"
 _THERE = frozenset({S.READY, S.OPEN, S.CLOSING})
 
 
@@ -63,9 +64,9 @@ def _start(row: Staging, slots: Collection[str]) -> str:
 def _keep(row: Staging) -> str:
     """Why the row would lose something with the node; cached trees that no job needs keep none."""
     if row.state is T.HELD and row.resume in {state.value for state in _OWED} and row.outputs:
-        return f"output of job {row.job_id} is on it, held: {row.error}"
+        return f"{_OUTPUT} {row.job_id} is on it, held: {row.error}"
     if row.state is T.BRINGING and row.outputs:
-        return f"output of job {row.job_id} is on its way home from it"
+        return f"{_OUTPUT} {row.job_id} is on its way home from it"
     if row.state is T.PLACED and row.trees:
         return f"job {row.job_id} has its input from it"
     return ""
@@ -91,7 +92,7 @@ def _alone(snapshot: Snapshot) -> View:
     pools = {node.pool.name: node.pool for node in snapshot.store_nodes if node.pool.rules}
     nowhere = SlurmView((), {}, (), read=snapshot.now)
     alone = replace(snapshot, claims=snapshot.storage, pools=pools, slurm=nowhere, bound={}, data={})
-    owing = {slot for node in snapshot.store_nodes if node.keep for slot in node.pool.slots}
+    owing = {slot for node in snapshot.store_nodes if node.keep.startswith(_OUTPUT) for slot in node.pool.slots}
     here = [c for c in snapshot.storage if c.slot in owing and c.state in _THERE]
     held = {c.id: Kept(c, "", over=True, ended=snapshot.now, until=float("inf")) for c in here}
     return replace(look(alone, ""), doubted=doubted(snapshot), kept=held)
