@@ -23,6 +23,7 @@ from burstd.daemon.control_office import Facts
 from burstd.daemon.control_rights import Rights
 from burstd.daemon.forward import ForwardServer
 from burstd.daemon.hints import Hints
+from burstd.daemon.holds import Holds
 from burstd.daemon.loop import Loop
 from burstd.daemon.observer import Pace
 from burstd.daemon.office import DaemonOffice
@@ -97,11 +98,13 @@ def assemble(ready: Ready, stack: ExitStack) -> Parts:
     prover = make.prover(settings, scheduler, clock, providers)
     room = _staging(ready, stack, store, workers, clock, hints, prover, lambda: reconciler.rules.pools)
     in_force, looks = make.InForce(settings), pace(settings)
+    holds = Holds(clock)
     reconciler = Reconciler(
         cluster=settings.cluster, rules=rules(ready), pace=looks, store=store, scheduler=scheduler,
         providers=providers, prover=_prover(prover, room, settings), workers=workers, clock=clock,
         user_data=make.user_data(in_force), new_id=new_id, stage=room,
-        comments=Comments(scheduler, workers) if settings.slurm.comments else None,
+        comments=Comments(scheduler, workers, holds) if settings.slurm.comments else None,
+        holds=holds,
     )  # fmt: skip
     return Parts(
         clock, store, wake, scheduler, providers, workers, reconciler, hints, room, prover, in_force, looks, mark

@@ -20,8 +20,10 @@ from typing import Protocol
 
 import structlog
 
+from burstd.core import apart
 from burstd.core.demand import task_ids
 from burstd.core.job_line import Line, Lines, named
+from burstd.daemon.holds import Holds
 from burstd.daemon.workers import Workers
 from burstd.model.comment import joined, split
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
@@ -88,7 +90,8 @@ _Changed = tuple[Job, str, str]
 class Comments:
     """Used in the deciding thread; the commands run in a lane of their own, one batch at a time."""
 
-    def __init__(self, scheduler: Scheduler, workers: Workers) -> None:
+    def __init__(self, scheduler: Scheduler, workers: Workers, holds: Holds) -> None:
+        self._holds = holds
         self._scheduler = scheduler
         self._workers = workers
         self._told: dict[str, _Told] = {}
@@ -111,7 +114,11 @@ class Comments:
         self._due = now + PAUSE_S * len(slurm.jobs)
         lines = Lines(snapshot, plan)
         changed = heapq.nsmallest(MOST_LOOKED_AT, self._changed(snapshot, slurm, lines), key=_urgency)
-        news = [found for one in changed if (found := self._look(one, lines, slurm, now)) is not None]
+        news: list[_News] = []
+        for one in changed:
+            with self._holds.guard("comments", apart.job(one[0].id)):
+                if (found := self._look(one, lines, slurm, now)) is not None:
+                    news.append(found)
         batch = [*self._batch(news)]
         if batch:
             self._writing = True
@@ -124,14 +131,18 @@ class Comments:
         for job in slurm.jobs:
             if burst.isdisjoint(job.partitions):
                 continue
-            told = known.get(job.id)
-            word = lines.word(job) if job.state is JobState.PENDING else None
-            verdict, reason = (word.verdict, word.reason) if word is not None else (job.state.value, "")
-            if told is not None:
-                self._told[job.id] = told
-                if told.verdict == verdict and (snapshot.now < told.again or _same(told, reason, job)):
-                    continue
-            yield job, verdict, reason
+            with self._holds.guard("comments", apart.job(job.id)):
+                if (one := self._differs(job, known.get(job.id), lines, snapshot.now)) is not None:
+                    yield one
+
+    def _differs(self, job: Job, told: _Told | None, lines: Lines, now: float) -> _Changed | None:
+        word = lines.word(job) if job.state is JobState.PENDING else None
+        verdict, reason = (word.verdict, word.reason) if word is not None else (job.state.value, "")
+        if told is not None:
+            self._told[job.id] = told
+            if told.verdict == verdict and (now < told.again or _same(told, reason, job)):
+                return None
+        return job, verdict, reason
 
     def _look(self, changed: _Changed, lines: Lines, slurm: SlurmView, now: float) -> _News | None:
         """What is to be written; None: nothing now."""

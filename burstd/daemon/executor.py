@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import groupby
+from typing import TypeVar
 
 import structlog
 
+from burstd.core import apart
 from burstd.core.lifecycle import NOT_SEEN
 from burstd.core.listing import YOUNG
 from burstd.daemon.adopter import Adopter
 from burstd.daemon.clock import HeadClock
+from burstd.daemon.holds import MEANT, Holds
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
 from burstd.daemon.memory import Memory
@@ -61,6 +64,8 @@ from burstd.store import ClaimFields, Store
 BY_SETTINGS = "pool"
 """Error of a claim whose pool is not configured any more: that is no fault of the offer's."""
 
+_T = TypeVar("_T")
+
 log = structlog.get_logger(__name__)
 
 
@@ -88,6 +93,7 @@ class Executor:
         interruptions: Interruptions,
         adopter: Adopter,
         head: HeadClock,
+        holds: Holds,
         pools: Callable[[], Mapping[str, Pool]],
     ) -> None:
         self._store = store
@@ -103,6 +109,7 @@ class Executor:
         self._interruptions = interruptions
         self._adopter = adopter
         self._head = head
+        self._holds = holds
         self._pools = pools
 
     def apply(self, plan: Plan) -> int:
@@ -117,10 +124,24 @@ class Executor:
         for records, actions in groupby(plan.actions, lambda action: isinstance(action, Move | Learn)):
             # One flush to the disk for all that is only written down: a thousand would keep the loop for seconds.
             with self._store.batch() if records else nullcontext():
-                changed += sum(map(self._do, actions))
+                changed += sum(map(self._apart, actions))
         if any(isinstance(action, Move) and action.new is S.GONE for action in plan.actions):
             self._forget_machines()
         return changed
+
+    def _apart(self, action: Action) -> int:
+        """Does it; what burstd fails on is left alone, and the rest is done."""
+        try:
+            return self._do(action)
+        except MEANT:
+            raise
+        except Exception as error:  # noqa: BLE001  logged with its traceback, and an alarm (Holds)
+            if parts := apart.parts(action, self._slots()):
+                return sum(self._apart(part) for part in parts)
+            name = type(action).__name__
+            for subject in apart.concerned(action, self._slots()) or (f"the step {name}",):
+                self._holds.broke(subject, name, error)
+            return 0
 
     def _do(self, action: Action) -> int:
         match action:
@@ -149,37 +170,15 @@ class Executor:
         try:
             return self._slurm(action)
         except SchedulerRefused as error:
-            if parts := self._parts(action):
+            if parts := apart.parts(action, self._slots()):
                 # One node that Slurm refuses must not hold up the others.
                 return sum(self._tell_slurm(part) for part in parts)
             self._memory.refused(action, str(error), self._clock.now())
             log.error("slurm refused", action=type(action).__name__, error=str(error))
             return 0
 
-    def _parts(self, action: Action) -> list[Action]:
-        """A step over several nodes as steps of one node each; none where it cannot be parted."""
-        match action:
-            case Register() if len(action.addresses) > 1:
-                return [Register((pair,)) for pair in action.addresses]
-            case Drain() if len(action.nodes) > 1:
-                pairs = zip(action.claims, action.nodes, strict=True)
-                return [Drain((claim_id,), (node,), action.reason) for claim_id, node in pairs]
-            case StartNow() if len(action.jobs) > 1:
-                return [StartNow((job,)) for job in action.jobs]
-            case Undrain() if len(action.nodes) > 1:
-                return [Undrain((node,)) for node in action.nodes]
-            case NodeDown() if len(action.nodes) > 1:
-                return [NodeDown((node,), action.reason) for node in action.nodes]
-            case PowerDown() if len(action.nodes) > 1:
-                slots = {claim_id: self._store.claim(claim_id).slot for claim_id in action.ends}
-                return [
-                    PowerDown(
-                        (node,), action.force, action.reason, tuple(c for c, slot in slots.items() if slot == node)
-                    )
-                    for node in action.nodes
-                ]
-            case _:
-                return []
+    def _slots(self) -> dict[str, str]:
+        return {claim.id: claim.slot for claim in self._store.claims()}
 
     def _slurm(self, action: Action) -> int:
         now = self._clock.now()
@@ -233,8 +232,10 @@ class Executor:
     def _moves(self, claims: Sequence[str], old: ClaimState, new: ClaimState, reasons: Sequence[str]) -> None:
         with self._store.batch():
             for claim_id, reason in zip(claims, reasons, strict=True):
-                if self._store.claim(claim_id).state is old:
-                    self._store.move(claim_id, old, new, reason)
+                claim = self._store.claim(claim_id)
+                with self._holds.guard("move", apart.node(claim.slot)):
+                    if claim.state is old:
+                        self._store.move(claim_id, old, new, reason)
 
     def _learn(self, action: Learn) -> int:
         claim = self._store.claim(action.claim_id)
@@ -299,8 +300,12 @@ class Executor:
         def console() -> str:
             return provider.console(claim.instance_id) if isinstance(provider, ConsoleLog) else ""
 
+        def answered() -> None:
+            with self._holds.guard("result", apart.node(claim.slot)):
+                self._reached(claim.id)
+
         def reached() -> None:
-            self._workers.post(lambda: self._reached(claim.id))
+            self._workers.post(answered)
 
         def work() -> str:
             has = isinstance(provider, ConsoleLog)
@@ -316,8 +321,17 @@ class Executor:
                 return
             self._node_failed(claim, result)
 
-        self._workers.submit("nodes", work, done)
+        self._submit(claim, work, done)
         return 0
+
+    def _submit(self, claim: Claim, work: Callable[[], _T], done: Callable[[_T | Exception], None]) -> None:
+        """Work at one machine: an error over its result is that node's."""
+
+        def back(result: _T | Exception) -> None:
+            with self._holds.guard("result", apart.node(claim.slot)):
+                done(result)
+
+        self._workers.submit("nodes", work, back)
 
     def _reach(self, action: Reach) -> int:
         claim, key = self._store.claim(action.claim_id), f"reach:{action.claim_id}"
@@ -337,7 +351,7 @@ class Executor:
             if result is not None:
                 log.error("machine could not be reached for", claim=claim.id, slot=claim.slot, exc_info=result)
 
-        self._workers.submit("nodes", lambda: self._prover.reach(claim), done)
+        self._submit(claim, lambda: self._prover.reach(claim), done)
         return 0
 
     def _reached(self, claim_id: str) -> None:
@@ -381,5 +395,5 @@ class Executor:
             watch = provider.watch() if claim.offer.spot and isinstance(provider, NodeWatch) else ""
             self._prover.start(claim, pool, watch)
 
-        self._workers.submit("nodes", work, done)
+        self._submit(claim, work, done)
         return 0

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 
 import structlog
 
+from burstd.core import apart
+from burstd.daemon.holds import Holds
 from burstd.model.history import EndedJob, History, gpus_of
 from burstd.model.job import Job, JobState
 from burstd.model.snapshot import SlurmView, Unavailable
@@ -30,10 +32,11 @@ _RUNS = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, Jo
 class HistoryDesk:
     """Used in the deciding thread only. ``look`` and ``history`` raise StoreError."""
 
-    def __init__(self, store: Store, slots: Callable[[], Collection[str]]) -> None:
+    def __init__(self, store: Store, slots: Callable[[], Collection[str]], holds: Holds) -> None:
         """``slots`` tells which nodes are burstd's."""
         self._store = store
         self._slots = slots
+        self._holds = holds
         self._history: History | None = None
         self._ran: dict[str, Job] = {}
         self._read = 0.0
@@ -55,8 +58,11 @@ class HistoryDesk:
         if left:
             here = {job.id for job in slurm.jobs}
             slots = frozenset(self._slots())
-            ended = [self._ended(job, slurm.read, slots) for job in left if job.id not in here]
-            known = [job for job in ended if job is not None]
+            known: list[EndedJob] = []
+            for job in left:
+                with self._holds.guard("history", apart.job(job.id)):
+                    if job.id not in here and (ended := self._ended(job, slurm.read, slots)) is not None:
+                        known.append(ended)
             # Kept in mind only once it is on record: a write that fails is tried again at the next look.
             self._store.record_ended(known)
             self._history = self.history().with_ended(known)

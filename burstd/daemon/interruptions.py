@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import structlog
 
+from burstd.core import apart
 from burstd.core.notices import INTERRUPTED
+from burstd.daemon.holds import Holds
 from burstd.daemon.memory import Memory
 from burstd.model import comment
 from burstd.model.errors import SchedulerRefused
@@ -32,10 +34,11 @@ INTERRUPTED_AT_LAST = "interrupted at last"
 class Interruptions:
     """Used in the deciding thread only. All methods raise SchedulerUnavailable and StoreError."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, memory: Memory) -> None:
+    def __init__(self, store: Store, scheduler: Scheduler, memory: Memory, holds: Holds) -> None:
         self._store = store
         self._scheduler = scheduler
         self._memory = memory
+        self._holds = holds
         self._runs: dict[str, frozenset[int]] = {}
 
     def of(self, jobs: Sequence[Job]) -> Mapping[str, frozenset[int]]:
@@ -59,8 +62,9 @@ class Interruptions:
         stayed = self._store.cut_runs(cut, NOT_REQUEUED)
         late = self._store.cut_runs(stayed, INTERRUPTED_AT_LAST)
         for job in unknown:
-            runs = cut.get(job, _NONE) - stayed.get(job, _NONE)
-            self._runs[job] = runs | late.get(job, _NONE)
+            with self._holds.guard("interruptions", apart.job(job)):
+                runs = cut.get(job, _NONE) - stayed.get(job, _NONE)
+                self._runs[job] = runs | late.get(job, _NONE)
 
     def note(self, runs: Iterable[JobRun]) -> int:
         """Writes down that these runs end with their machine, those that are not on record; returns how many."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
+from burstd.core.apart import concerned, node
+from burstd.daemon.holds import Holds
 from burstd.daemon.memory import Memory
 from burstd.daemon.trust import Trust
 from burstd.daemon.workers import Workers
@@ -42,6 +44,7 @@ class Launcher:
         pools: Callable[[], Mapping[str, Pool]],
         new_id: Callable[[], str],
         trust: Trust,
+        holds: Holds,
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -53,6 +56,7 @@ class Launcher:
         self._pools = pools
         self._new_id = new_id
         self._trust = trust
+        self._holds = holds
 
     def make(self, actions: Iterable[MakeClaim]) -> None:
         """Writes the claims down in one transaction, then launches them."""
@@ -63,17 +67,20 @@ class Launcher:
             if a.slot in taken:
                 continue
             taken.add(a.slot)
-            claim = Claim(
+            with self._holds.guard("MakeClaim", *concerned(a, {})):
+                claims.append(self._claim(a, now))
+                others[claims[-1].id] = a.others
+        if claims:
+            self._store.make_claims(claims)
+            self._begin(claims, others)
+
+    def _claim(self, a: MakeClaim, now: float) -> Claim:
+        return Claim(
                 id=self._new_id(), cluster=self._cluster, pool=a.pool, slot=a.slot, offer=a.offer, cause=a.cause,
                 state=S.PLANNED, created=now, since=now, reason=a.reason, jobs=a.jobs, users=a.users,
                 gang=a.gang, image=a.image, accounts=a.accounts, reserved=a.reserved, egress=a.egress,
                 alone=a.alone,
             )  # fmt: skip
-            claims.append(claim)
-            others[claim.id] = a.others
-        if claims:
-            self._store.make_claims(claims)
-            self._begin(claims, others)
 
     def again(self, actions: Iterable[Launch]) -> None:
         """Launches claims that are still PLANNED, and repeats calls whose answer was lost, all of a batch together."""
@@ -88,12 +95,13 @@ class Launcher:
         by_provider: dict[str, list[LaunchRequest]] = {}
         with self._store.batch():
             for claim in claims:
-                try:
-                    request = self._request(claim, others.get(claim.id, ()))
-                except (BurstdError, OSError) as error:
-                    self._give_up(claim, "user_data", f"its user data cannot be made: {error}")
-                    continue
-                by_provider.setdefault(claim.offer.provider, []).append(request)
+                with self._holds.guard("Launch", node(claim.slot)):
+                    try:
+                        request = self._request(claim, others.get(claim.id, ()))
+                    except (BurstdError, OSError) as error:
+                        self._give_up(claim, "user_data", f"its user data cannot be made: {error}")
+                        continue
+                    by_provider.setdefault(claim.offer.provider, []).append(request)
         for name, requests in by_provider.items():
             provider = self._providers[name]
             if isinstance(provider, Preparing):
@@ -115,10 +123,11 @@ class Launcher:
                     claim = self._store.claim(request.claim_id)
                     if claim.state is not S.PLANNED:
                         continue
-                    if isinstance(answer, LaunchRequest):
-                        ready.append(answer)
-                    else:
-                        self._give_up(claim, answer.cause, str(answer), answer.retry_after_s)
+                    with self._holds.guard("Launch", node(claim.slot)):
+                        if isinstance(answer, LaunchRequest):
+                            ready.append(answer)
+                        else:
+                            self._give_up(claim, answer.cause, str(answer), answer.retry_after_s)
             self._launch(ready)
 
         self._memory.calling.update(request.claim_id for request in requests)
@@ -163,7 +172,8 @@ class Launcher:
             with self._store.batch():
                 for request in requests:
                     claim_id = request.claim_id
-                    self._settle(request, answered.get(claim_id, LaunchOutcome(claim_id, _NOT_SAID)))
+                    with self._holds.guard("answer to a launch", node(self._store.claim(claim_id).slot)):
+                        self._settle(request, answered.get(claim_id, LaunchOutcome(claim_id, _NOT_SAID)))
 
         # Not before: where the record of a later claim fails, these were never asked for and must be taken up again.
         self._memory.calling.update(request.claim_id for request in requests)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from burstd.core.apart import node
 from burstd.core.notices import settled, words
+from burstd.daemon.holds import Holds
 from burstd.daemon.observer import Pace
 from burstd.daemon.workers import Workers
 from burstd.model.claim import Claim
@@ -49,7 +51,10 @@ def _key(notice: Notice) -> _Key:
 class NoticeDesk:
     """Of the providers that have a queue. Used in the deciding thread; the calls are made in the lanes of listings."""
 
-    def __init__(self, providers: Mapping[str, Provider], workers: Workers, clock: Clock, pace: Pace) -> None:
+    def __init__(
+        self, providers: Mapping[str, Provider], workers: Workers, clock: Clock, pace: Pace, holds: Holds
+    ) -> None:
+        self._holds = holds
         self._workers = workers
         self._clock = clock
         self._pace = pace
@@ -141,8 +146,9 @@ class NoticeDesk:
                 young = self._clock.now() - queue.first[key] < _STRANGE_S
                 if claim is None and young and name in unheard:
                     continue
-                if settled(notice, claim, slurm.nodes.get(claim.slot) if claim is not None else None):
-                    done.append(key)
+                with self._holds.guard("notices", node(claim.slot) if claim is not None else f"the notices of {name}"):
+                    if settled(notice, claim, slurm.nodes.get(claim.slot) if claim is not None else None):
+                        done.append(key)
             if done:
                 self._acknowledge(name, queue, [queue.waiting.pop(key) for key in done])
                 for key in done:

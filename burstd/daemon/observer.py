@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import structlog
 
+from burstd.core.apart import node as subject
 from burstd.core.ownership import Ownership
+from burstd.daemon.holds import Holds
 from burstd.daemon.workers import Workers
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
@@ -93,6 +95,7 @@ class Observer:
         clock: Clock,
         pace: Pace,
         claims: Callable[[], tuple[Claim, ...]],
+        holds: Holds,
     ) -> None:
         self._providers = providers
         self._scheduler = scheduler
@@ -100,6 +103,7 @@ class Observer:
         self._clock = clock
         self._pace = pace
         self._claims = claims
+        self._holds = holds
         never = Unavailable("not read yet", 0.0)
         self._watches = {
             name: _Watch(CloudView(never, never, never, 0.0, p.idempotency, p.settle_s))
@@ -122,7 +126,10 @@ class Observer:
         read = self._clock.now()
         try:
             # In this order: a job that starts between the two must not look as if it still waited for its node.
-            nodes = {node.name: self._with_last_busy(node, read) for node in self._scheduler.nodes()}
+            nodes = {node.name: node for node in self._scheduler.nodes()}
+            for name, node in nodes.items():
+                with self._holds.guard("reading Slurm", subject(name)):
+                    nodes[name] = self._with_last_busy(node, read)
             jobs = tuple(self._scheduler.jobs())
             reservations = tuple(self._scheduler.reservations())
             version = "{}.{:02}.{}".format(*self._scheduler.version())
@@ -280,19 +287,9 @@ class Observer:
         listed = {ownership.claim_of(i) for i in listing.instances}
         self._shown = (self._shown | alive) & claims.keys()
         for claim in claims.values():
-            if claim.offer.provider != name:
-                continue
-            asked = claim.launch_called
-            due = claim.state in _EXPECTED and asked is not None and view.listed > asked + view.settle_s
-            # Before it was a node, one in error is a launch that the cloud refuses late.
-            there = claim.id in (sound if claim.state in _NODES else alive)
-            # A launch without an answer is absent by right until it was asked for again.
-            late = claim.state not in _NODES and claim.id not in self._shown | listed
-            # A list may lag by minutes: a new machine that it has never shown is waited for while it may boot.
-            if there or not due or late or (claim.state is S.LAUNCHING and not claim.instance_id):
-                self.absent.pop(claim.id, None)
-            else:
-                self.absent[claim.id] = _again(self.absent.get(claim.id), view.listed)
+            if claim.offer.provider == name:
+                with self._holds.guard("listing", subject(claim.slot)):
+                    self._miss(claim, view, alive=alive, sound=sound, listed=listed)
         for gone in self.absent.keys() - claims.keys():
             del self.absent[gone]
         stray = {
@@ -310,6 +307,20 @@ class Observer:
             del self.strays[key]
         for key in seen:
             self.strays[key] = _again(self.strays.get(key), view.listed)
+
+    def _miss(self, claim: Claim, view: CloudView, *, alive: Set[str], sound: Set[str], listed: Set[str]) -> None:
+        """Counts one claim as missing, or not, in one complete listing."""
+        asked = claim.launch_called
+        due = claim.state in _EXPECTED and asked is not None and view.listed > asked + view.settle_s
+        # Before it was a node, one in error is a launch that the cloud refuses late.
+        there = claim.id in (sound if claim.state in _NODES else alive)
+        # A list may lag by minutes: a new machine that it has never shown is waited for while it may boot.
+        late = claim.state not in _NODES and claim.id not in self._shown | listed
+        # A launch without an answer is absent by right until it was asked for again.
+        if there or not due or late or (claim.state is S.LAUNCHING and not claim.instance_id):
+            self.absent.pop(claim.id, None)
+        else:
+            self.absent[claim.id] = _again(self.absent.get(claim.id), view.listed)
 
 
 def _swept(provider: Provider) -> tuple[Leftover, ...] | Exception:

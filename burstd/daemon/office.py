@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
+import structlog
+
 from burstd.daemon.control_office import (
     COMMAND_TIMEOUT_S,
     CheckOffice,
@@ -22,6 +24,8 @@ from burstd.model.command import Command, CommandResult
 from burstd.model.errors import BurstdError
 from burstd.model.plan import Plan
 from burstd.model.snapshot import Snapshot
+
+log = structlog.get_logger(__name__)
 
 
 class DaemonOffice:
@@ -92,7 +96,7 @@ class DaemonOffice:
                 answer.set_result(do(command))
             except BurstdError as error:
                 answer.set_exception(error)
-            except BaseException as error:
-                answer.set_exception(NoAnswer(f"burstd broke over the command: {error!r}"))
-                raise
+            except Exception as error:
+                log.exception("burstd broke over a command", command=type(command).__name__)
+                answer.set_exception(NoAnswer(f"burstd broke over the command, its journal says where: {error!r}"))
             count += 1

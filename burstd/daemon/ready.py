@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from burstd.daemon.decisions import Rules
 from burstd.daemon.guard import Guarded
-from burstd.daemon.reconciler import Rules
 from burstd.model.offer import Pool
 from burstd.settings import Plugins, Resolved, Settings, load, make_policies, pools, resolve
 from burstd.slurm.hostlist import expand

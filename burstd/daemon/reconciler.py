@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from burstd.core import keeping
+from burstd.core import apart
 from burstd.core.chain import make_target
-from burstd.core.covered import covered_since, tried_since
-from burstd.core.decide import Decider, decide
-from burstd.core.inputs import booted
-from burstd.core.listing import closed_to_launches, listing_alarms
+from burstd.core.decide import decide
+from burstd.core.listing import closed_to_launches
 from burstd.core.outlook import outlooks
-from burstd.core.storage_node import storage_alarms
-from burstd.core.tuning import Tuning
 from burstd.daemon.adopter import Adopter
 from burstd.daemon.clock import HeadClock, clock_alarm
 from burstd.daemon.comments import Commenting
+from burstd.daemon.decisions import Decisions, Rules
 from burstd.daemon.executor import Executor
 from burstd.daemon.guard import for_trial
 from burstd.daemon.history_desk import HistoryDesk
+from burstd.daemon.holds import MEANT, Holds
 from burstd.daemon.image_desk import ImageDesk
 from burstd.daemon.interruptions import Interruptions
 from burstd.daemon.launcher import Launcher
@@ -54,17 +52,9 @@ log = structlog.get_logger(__name__)
 
 STORE_RETRY_S = 5.0
 HOUR_S = 3600.0
+LOOP = "the loop"
 PAUSED = "paused"
 """Key under which the store keeps why an administrator holds burstd; empty: he does not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What may change while the daemon runs: pools, policies, times."""
-
-    pools: Mapping[str, Pool]
-    policies: Sequence[Policy]
-    tuning: Tuning
 
 
 class Data(Protocol):
@@ -120,8 +110,14 @@ class Reconciler:
         new_id: Callable[[], str],
         stage: Data | None = None,
         comments: Commenting | None = None,
+        holds: Holds | None = None,
     ) -> None:
+        """``holds`` is shared with ``comments``."""
         self.rules = rules
+        self._holds = holds or Holds(clock)
+        self._providers = frozenset(providers)
+        self._data: Mapping[str, DataView] = {}
+        """As staging last told it."""
         self._comments = comments
         self._stage = stage
         self._stage_due = float("inf")
@@ -132,28 +128,29 @@ class Reconciler:
         self._clock = clock
         self._memory = Memory(pace, clock.now())
         self._trials = Trials()
-        self._decider = Decider()
-        self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims)
+        self._decisions = Decisions(self._holds, self._memory, lambda: self.rules)
+        self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims, self._holds)
         self._storage = StorageNodes(store)
         self._images = ImageDesk(providers, workers, clock, pace)
         trust = Trust(store, clock, self._images.known)
         terminator = Terminator(
             store=store, providers=providers, workers=workers, clock=clock,
-            memory=self._memory, observer=self._observer,
+            memory=self._memory, observer=self._observer, holds=self._holds,
         )  # fmt: skip
         launcher = Launcher(
             cluster=cluster, store=store, providers=providers, workers=workers, clock=clock, memory=self._memory,
-            user_data=user_data, pools=self._pools, new_id=new_id, trust=trust,
+            user_data=user_data, pools=self._pools, new_id=new_id, trust=trust, holds=self._holds,
         )  # fmt: skip
-        self._notices = NoticeDesk(providers, workers, clock, pace)
-        self._past = HistoryDesk(store, self._slots)
-        self._interruptions = Interruptions(store, scheduler, self._memory)
+        self._notices = NoticeDesk(providers, workers, clock, pace, self._holds)
+        self._past = HistoryDesk(store, self._slots, self._holds)
+        self._interruptions = Interruptions(store, scheduler, self._memory, self._holds)
         self._adopter = Adopter(store, new_id)
         self.head = HeadClock()
         self._executor = Executor(
             store=store, scheduler=scheduler, providers=providers, prover=prover, workers=workers, clock=clock,
             memory=self._memory, trust=trust, launcher=launcher, terminator=terminator,
-            interruptions=self._interruptions, adopter=self._adopter, head=self.head, pools=self._pools,
+            interruptions=self._interruptions, adopter=self._adopter, head=self.head, holds=self._holds,
+            pools=self._pools,
         )  # fmt: skip
         self.latest: tuple[Snapshot, Plan] | None = None
         """Of the last whole loop."""
@@ -177,21 +174,19 @@ class Reconciler:
     def step(self) -> float:
         """One loop. Returns seconds until the next is due if nothing wakes it before; 0: at once."""
         try:
-            changed = self._workers.drain()
+            changed = self._workers.drain(self._lane_broke)
             self._store.expire_pins()
             snapshot = self.observe()
             if self._stage is not None:
-                self._stage_due = self._stage.step(snapshot.slurm, (*snapshot.claims, *snapshot.storage))
-                nodes = self._store_nodes(snapshot.storage, snapshot.now)
-                snapshot = replace(snapshot, data=self._stage.views(), store_nodes=nodes)
+                snapshot = self._staged(snapshot, self._stage)
             self._notices.settle(snapshot)
             snapshot = replace(snapshot, history=self._past.look(snapshot.slurm))
-            snapshot = replace(snapshot, outlook=outlooks(snapshot))
-            plan = self._decider.decide(snapshot, self.rules.policies, self.rules.tuning)
+            snapshot, thought = self._decisions.decide(snapshot)
+            plan = thought.plan
             self.latest = (snapshot, plan)
-            self._memory.tried_since = tried_since(self._memory.tried_since, snapshot, plan.target)
-            self._memory.covered_since = covered_since(self._memory.covered_since, snapshot, plan.target)
-            self._memory.booted = booted(self._memory.booted, snapshot, plan.actions)
+            self._memory.tried_since = thought.tried_since
+            self._memory.covered_since = thought.covered_since
+            self._memory.booted = thought.booted
             changed += self._executor.apply(plan)
             changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
@@ -205,24 +200,22 @@ class Reconciler:
             # Nothing is asked of a cloud that was not written down first: no space means no launch.
             self._raise_alarm(f"the record cannot be written: {error}")
             return STORE_RETRY_S
+        except Exception as error:  # noqa: BLE001  logged with its traceback, and an alarm; the next loop tries again
+            self._holds.broke(LOOP, "step", error)
+            self._raise_alarm("; ".join(self._holds.alarms()))
+            return self._pace.tick_s
         clock = clock_alarm(self._clock.wall(), self._clock.now())
         failed = [word for word in (snapshot.doubt, clock, self.head.wrong()) if word]
-        failed += [f"policy {f.name} failed: {f.error}" for f in plan.target.failed]
-        every = (*snapshot.claims, *snapshot.storage)
-        ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
-        failed += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
+        failed += [*self._holds.alarms(), *thought.alarms]
         failed += self._stage.alarms() if self._stage is not None else []
-        failed += listing_alarms(snapshot)
-        failed += storage_alarms(snapshot)
         failed += self._notices.alarms()
         failed += self._images.alarms()
-        failed += [kept] if (kept := keeping.alarm(snapshot, self.rules.tuning.keep_node_s)) else []
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot, plan.target.look_at)
 
     def _settle_doubt(self, snapshot: Snapshot, plan: Plan) -> int:
         """Ends the doubt once every machine is seen and adopted. Returns 1 where it ends."""
-        if not snapshot.doubt or plan.actions or isinstance(snapshot.slurm, Unavailable):
+        if not snapshot.doubt or plan.actions or self._holds.alarms() or isinstance(snapshot.slurm, Unavailable):
             return 0
         for cloud in snapshot.clouds.values():
             if isinstance(cloud.instances, Unavailable) or cloud.listed <= self._memory.born + cloud.settle_s:
@@ -237,6 +230,25 @@ class Reconciler:
         doubt = self._store.meta(DOUBT)
         self._store.set_meta(DOUBT, "", by)
         return int(bool(doubt))
+
+    def _lane_broke(self, lane: str, error: Exception) -> None:
+        """A result that burstd fails on, and not on one job or node of it."""
+        if isinstance(error, MEANT):
+            raise error
+        provider = lane.partition(":")[0]
+        self._holds.broke(apart.cloud(provider) if provider in self._providers else f"the results of {lane}", "result",
+                          error)  # fmt: skip
+
+    def _staged(self, snapshot: Snapshot, stage: Data) -> Snapshot:
+        """With what staging says. Where burstd fails on it, what it said last counts: nodes with output stay kept."""
+        with self._holds.guard("step", "staging"):
+            self._stage_due = stage.step(snapshot.slurm, (*snapshot.claims, *snapshot.storage))
+            nodes = self._store_nodes(snapshot.storage, snapshot.now)
+            self._data = stage.views()
+            return replace(snapshot, data=self._data, store_nodes=nodes)
+        self._stage_due = self._clock.now() + self._pace.tick_s
+        # Nothing is let go, or begun, on data that may be out of date.
+        return replace(snapshot, data=self._data, paused=snapshot.paused or "burstd fails on staging")
 
     def _raise_alarm(self, alarm: str) -> None:
         if alarm and alarm != self.alarm:
@@ -275,7 +287,7 @@ class Reconciler:
             bound=bound,
             progress=replace(self._memory.progress(self._observer, now), notices=self._notices.waiting(claims)),
             interruptions=self._interruptions.of(() if isinstance(slurm, Unavailable) else slurm.jobs),
-            data=self._stage.views() if self._stage is not None else {},
+            data=self._data,
             storage=storage,
             store_nodes=self._store_nodes(storage, now),
             images=self._images.known(),
@@ -290,6 +302,7 @@ class Reconciler:
     def preview(self) -> tuple[Snapshot, Plan]:
         """What the next loop would do; does nothing."""
         snapshot = self.observe()
+        snapshot = apart.without(snapshot, apart.untouched(snapshot, self._holds.held(snapshot)))
         snapshot = replace(snapshot, outlook=outlooks(snapshot))
         return snapshot, decide(snapshot, for_trial(self.rules.policies), self.rules.tuning)
 
@@ -328,3 +341,4 @@ class Reconciler:
     def reload(self, rules: Rules) -> None:
         """New pools, policies and times from the next loop on."""
         self.rules = replace(rules)
+        self._holds.clear()

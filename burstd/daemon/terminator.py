@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from burstd.core.apart import node
+from burstd.daemon.holds import Holds
 from burstd.daemon.memory import Memory
 from burstd.daemon.observer import Observer
 from burstd.daemon.workers import Workers
@@ -33,6 +35,7 @@ class Terminator:
         clock: Clock,
         memory: Memory,
         observer: Observer,
+        holds: Holds,
     ) -> None:
         self._store = store
         self._providers = providers
@@ -40,6 +43,7 @@ class Terminator:
         self._clock = clock
         self._memory = memory
         self._observer = observer
+        self._holds = holds
 
     def terminate(self, action: Terminate) -> int:
         """Asks for the end of every instance that bears one of the claims' ids."""
@@ -60,8 +64,12 @@ class Terminator:
         with self._store.batch():
             for claim_id in claims:
                 claim = self._store.claim(claim_id)
-                if claim.billed_from is not None and claim.billed_until is None:
-                    self._store.touch(claim_id, billed_until=self._clock.now())
+                with self._holds.guard("end of a machine", node(claim.slot)):
+                    self._unbill(claim)
+
+    def _unbill(self, claim: Claim) -> None:
+        if claim.billed_from is not None and claim.billed_until is None:
+            self._store.touch(claim.id, billed_until=self._clock.now())
 
     def remove(self, action: RemoveOrphans) -> int:
         """Removes instances and leftovers; what a live claim has on record by now is left alone."""

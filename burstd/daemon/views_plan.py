@@ -33,6 +33,7 @@ from burstd.model.plan import (
     Plan,
     PowerDown,
     Prove,
+    Reach,
     Register,
     RemoveOrphans,
     Requeue,
@@ -156,6 +157,9 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
         case Prove(claim_id, reason):
             [slot] = named([claim_id])
             return f"reach and check the machine of {slot}: {reason}", [claim_id], [slot]
+        case Reach(claim_id):
+            [slot] = named([claim_id])
+            return f"find out whether the machine of {slot} answers, which its cloud lists no more", [claim_id], [slot]
         case Register(addresses):
             known = [name for name, _ in addresses]
             return f"tell Slurm the address{'es' if len(addresses) > 1 else ''} of {compress(known)}", [], known

@@ -16,6 +16,20 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
+def raised(lane: str, error: Exception) -> None:
+    """Lets an error of a ``done`` out of ``drain``."""
+    del lane
+    raise error
+
+
+def finish(lane: str, done: Callable[[], None], broke: Callable[[str, Exception], None]) -> None:
+    """Runs one ``done``; see Workers.drain."""
+    try:
+        done()
+    except Exception as error:  # noqa: BLE001  whoever drains makes an alarm of it, or raises it
+        broke(lane, error)
+
+
 class Workers(Protocol):
     """Runs blocking work elsewhere. ``done`` runs later in the deciding thread, from ``drain``."""
 
@@ -40,8 +54,11 @@ class Workers(Protocol):
         """Has ``done`` run in the deciding thread; called from any thread."""
         ...
 
-    def drain(self) -> int:
-        """Runs what has come back so far, in the caller's thread; returns how much of it was news."""
+    def drain(self, broke: Callable[[str, Exception], None] = raised) -> int:
+        """Runs what has come back so far, in the caller's thread; returns how much of it was news.
+
+        ``broke`` gets the lane and the error of a ``done`` that raised one; the others run all the same.
+        """
         ...
 
 
@@ -55,8 +72,8 @@ class ThreadWorkers:
         self._wake = wake
         self._width = width
         self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._results: queue.SimpleQueue[tuple[Callable[[], None], bool]] = queue.SimpleQueue()
-        """With whether it is news."""
+        self._results: queue.SimpleQueue[tuple[str, Callable[[], None], bool]] = queue.SimpleQueue()
+        """Each with its lane, and whether it is news."""
         self._closing = threading.Event()
         self._counting = threading.Lock()
         self._under_way: Counter[str] = Counter()
@@ -88,7 +105,7 @@ class ThreadWorkers:
             with self._counting:
                 self._under_way[lane] -= 1
                 then = self._next(lane, user)
-            self._back(lambda: done(result), news=news)
+            self._back(lane, lambda: done(result), news=news)
             if then is not None and not self._closing.is_set():
                 pool.submit(then)
 
@@ -115,23 +132,23 @@ class ThreadWorkers:
 
     def post(self, done: Callable[[], None]) -> None:
         """See Workers."""
-        self._back(done, news=True)
+        self._back("", done, news=True)
 
-    def _back(self, done: Callable[[], None], *, news: bool) -> None:
+    def _back(self, lane: str, done: Callable[[], None], *, news: bool) -> None:
         if not self._closing.is_set():
-            self._results.put((done, news))
+            self._results.put((lane, done, news))
             if news:
                 self._wake()
 
-    def drain(self) -> int:
+    def drain(self, broke: Callable[[str, Exception], None] = raised) -> int:
         """See Workers."""
         count = 0
         while True:
             try:
-                done, news = self._results.get_nowait()
+                lane, done, news = self._results.get_nowait()
             except queue.Empty:
                 return count
-            done()
+            finish(lane, done, broke)
             count += news
 
     def under_way(self) -> dict[str, int]:

@@ -24,8 +24,9 @@ from pathlib import Path
 from burstd.core.tuning import Tuning
 from burstd.daemon import logs
 from burstd.daemon.clock import SteadyClock
+from burstd.daemon.decisions import Rules
 from burstd.daemon.observer import Pace
-from burstd.daemon.reconciler import Reconciler, Rules
+from burstd.daemon.reconciler import Reconciler
 from burstd.daemon.wake import Wake
 from burstd.daemon.workers import ThreadWorkers
 from burstd.model.claim import Claim, ClaimState

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from burstd.core.tuning import Tuning
+from burstd.daemon.decisions import Rules
 from burstd.daemon.loop import LEAST_S
 from burstd.daemon.observer import Pace
-from burstd.daemon.reconciler import Reconciler, Rules
+from burstd.daemon.reconciler import Reconciler
 from burstd.daemon.wake import Wake
 from burstd.daemon.workers import ThreadWorkers
 from burstd.model.claim import Claim, ClaimState

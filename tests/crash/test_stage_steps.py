@@ -101,7 +101,7 @@ class Lookers:
         """See Workers."""
         done()
 
-    def drain(self) -> int:
+    def drain(self, _broke: object = None) -> int:
         """See Workers."""
         return 0
 

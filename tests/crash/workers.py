@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from burstd.daemon.workers import finish, raised
 from burstd.sim.clock import VirtualClock
 
 T = TypeVar("T")
@@ -32,8 +33,8 @@ class QueuedWorkers:
     delays: dict[str, Delay]
     """By lane."""
     _queued: list[_Call] = field(default_factory=list)
-    _results: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
-    _quiet: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    _results: list[tuple[float, Callable[[], None], str]] = field(default_factory=list)
+    _quiet: list[tuple[float, Callable[[], None], str]] = field(default_factory=list)
     """Results that are no news."""
 
     def submit(
@@ -50,21 +51,21 @@ class QueuedWorkers:
 
     def post(self, done: Callable[[], None]) -> None:
         """See Workers."""
-        self._results.append((self.clock.now(), done))
+        self._results.append((self.clock.now(), done, ""))
 
-    def drain(self) -> int:
+    def drain(self, broke: Callable[[str, Exception], None] = raised) -> int:
         """See Workers."""
         come = [one for one in self._quiet if one[0] <= self.clock.now()]
         self._quiet = [one for one in self._quiet if one[0] > self.clock.now()]
-        for _, done in come:
-            done()
+        for _, done, lane in come:
+            finish(lane, done, broke)
         count = 0
         while True:
-            index = next((i for i, (due, _) in enumerate(self._results) if due <= self.clock.now()), None)
+            index = next((i for i, (due, _, _) in enumerate(self._results) if due <= self.clock.now()), None)
             if index is None:
                 return count
-            _, done = self._results.pop(index)
-            done()
+            _, done, lane = self._results.pop(index)
+            finish(lane, done, broke)
             count += 1
 
     @property
@@ -75,7 +76,7 @@ class QueuedWorkers:
     @property
     def answered(self) -> bool:
         """True while an answer is here that was not drained: the daemon is woken by it."""
-        return any(due <= self.clock.now() for due, _ in self._results)
+        return any(one[0] <= self.clock.now() for one in self._results)
 
     def due(self) -> float:
         """When there is something to do next, or an answer is here; infinite: nothing is under way."""
@@ -93,5 +94,5 @@ class QueuedWorkers:
         except Exception as error:  # noqa: BLE001  as in ThreadWorkers
             result, news = error, True
         back = self._results if news else self._quiet
-        back.append((self.clock.now() + self.delays.get(lane, _NONE).after_s, lambda: done(result)))
+        back.append((self.clock.now() + self.delays.get(lane, _NONE).after_s, lambda: done(result), lane))
         return True

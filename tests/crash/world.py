@@ -12,8 +12,9 @@ from pathlib import Path
 
 import policies.idle as policies_idle
 from burstd.core.tuning import Tuning
+from burstd.daemon.decisions import Rules
 from burstd.daemon.observer import Pace
-from burstd.daemon.reconciler import Data, Reconciler, Rules
+from burstd.daemon.reconciler import Data, Reconciler
 from burstd.daemon.record_mark import RecordMark
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.job import JobState

@@ -14,6 +14,7 @@ from burstd.core.job_line import MOST_LETTERS, Line, Lines, price_text
 from burstd.core.offers import next_breaker
 from burstd.daemon import comments
 from burstd.daemon.comments import Comments
+from burstd.daemon.holds import Holds
 from burstd.model.claim import ClaimState as S
 from burstd.model.comment import joined, split
 from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
@@ -22,6 +23,7 @@ from burstd.model.plan import Plan
 from burstd.model.policy import PolicyFailed, Remark
 from burstd.model.scheduler import Scheduler
 from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
+from burstd.sim.clock import VirtualClock
 from tests.core.worlds import NOW, claim, job, node, offer, world
 
 
@@ -199,7 +201,7 @@ class Lane:
     def post(self, _done: Callable[[], None]) -> None:
         raise AssertionError
 
-    def drain(self) -> int:
+    def drain(self, _broke: object = None) -> int:
         raise AssertionError
 
     def go(self) -> None:
@@ -220,7 +222,7 @@ class Desk:
 
     def anew(self) -> None:
         """As after a restart of burstd."""
-        self.desk = Comments(cast("Scheduler", self.slurm), self.lane)
+        self.desk = Comments(cast("Scheduler", self.slurm), self.lane, Holds(VirtualClock()))
 
     def loop(self, at: float, **words: str) -> Sequence[tuple[tuple[str, ...], str]]:
         """One loop at this time, in which the jobs are said to wait for these reasons; what was written."""

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from burstd.daemon.history_desk import HistoryDesk
+from burstd.daemon.holds import Holds
 from burstd.model.history import EndedJob
 from burstd.model.job import Job, JobState
 from burstd.model.shape import Gres
 from burstd.model.snapshot import SlurmView, Unavailable
+from burstd.sim.clock import VirtualClock
 from burstd.store import Store, StoreFull
 from tests.store.samples import ManualClock
 
@@ -40,7 +42,7 @@ def queue(at_s: float, *jobs: Job) -> SlurmView:
 
 
 def desk(store: Store) -> HistoryDesk:
-    return HistoryDesk(store, lambda: {"burst1", "b"})
+    return HistoryDesk(store, lambda: {"burst1", "b"}, Holds(VirtualClock()))
 
 
 def learned(store: Store, *looks: SlurmView | Unavailable) -> tuple[EndedJob, ...]:

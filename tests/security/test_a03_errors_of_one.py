@@ -1,0 +1,157 @@
+"""A3: an error about one job, or one node, in any step of the loop: it is left alone with an alarm; the rest goes on.
+
+The steps are found by running: every function of burstd.core and burstd.daemon that is called with the job, the node,
+its claim or its machine. In each of them, one after the other, an error is raised.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import structlog
+
+from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
+from burstd.model.instance import Instance
+from burstd.model.job import Job, JobState
+from burstd.model.node import Node
+from burstd.sim.job import JobSpec
+from tests.crash.world import World, memory_folder
+
+pytestmark = pytest.mark.crash
+
+_ROOMS = ("/burstd/core/", "/burstd/daemon/")
+# The mechanism itself, and what only compares, hashes or copies.
+_NOT_STEPS = ("/core/apart.py", "/daemon/holds.py", "/daemon/workers.py")
+VICTIM_JOB, VICTIM_NODE = "1", "c1"
+
+
+class Injected(RuntimeError):
+    """The error of a step."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+def about_job(value: object) -> bool:
+    return isinstance(value, Job) and value.id == VICTIM_JOB
+
+
+def about_node(value: object) -> bool:
+    if isinstance(value, Claim):
+        return value.slot == VICTIM_NODE
+    return (isinstance(value, Node) and value.name == VICTIM_NODE) or (
+        isinstance(value, Instance) and value.tags.get("burstd-slot") == VICTIM_NODE
+    )
+
+
+@cache
+def _is_step(code: CodeType) -> bool:
+    if not any(room in code.co_filename for room in _ROOMS) or code.co_filename.endswith(_NOT_STEPS):
+        return False
+    return not code.co_name.startswith(("<", "__"))
+
+
+@contextmanager
+def traced(concerns: Callable[[object], bool], hit: Callable[[CodeType], None]) -> Iterator[None]:
+    """``hit`` is called at the begin of each step that concerns the victim; what it raises, the step raises."""
+
+    def trace(frame: FrameType, event: str, _arg: Any) -> None:
+        code = frame.f_code
+        if event != "call" or not _is_step(code):
+            return
+        if any(concerns(frame.f_locals.get(name)) for name in code.co_varnames[: code.co_argcount]):
+            # Python takes a trace off that raises.
+            sys.setprofile(again)
+            hit(code)
+            sys.setprofile(None)
+
+    def again(_frame: FrameType, _event: str, _arg: Any) -> None:
+        if sys.gettrace() is None:
+            sys.setprofile(None)
+            sys.settrace(trace)
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        sys.settrace(None)
+
+
+def play(folder: Path, loop: Callable[[World], None]) -> World:
+    """Two jobs, of which the first is the victim, or has its node; so long that both would be over."""
+    w = World(folder, alpha="sim")
+    w.slurm.submit(JobSpec(run_s=10, cpus_per_node=4))
+    w.slurm.submit(JobSpec(run_s=10, cpus_per_node=4, user="bob"))
+    step = w.step
+    w.step = lambda: loop(w) if w.reconciler is not None else step()  # type: ignore[method-assign]
+    w.real_step = step  # type: ignore[attr-defined]
+    w.run(60)
+    return w
+
+
+@pytest.mark.parametrize(("concerns", "name"), [(about_job, "job 1"), (about_node, "node c1")], ids=["job", "node"])
+def test_every_step(concerns: Callable[[object], bool], name: str, tmp_path: Path) -> None:
+    steps: dict[CodeType, int] = {}
+
+    def note(code: CodeType) -> None:
+        steps[code] = steps.get(code, 0) + 1
+
+    def observed(w: World) -> None:
+        with traced(concerns, note):
+            w.real_step()  # type: ignore[attr-defined]
+
+    with memory_folder(tmp_path) as folder:
+        w = play(folder, observed)
+        assert {c.state for c in w.claims()} <= {S.OPEN, S.CLOSING, S.TERMINATING}
+        assert w.states("1") == w.states("2") == [JobState.COMPLETED]
+        w.kill()
+    assert len(steps) > 10, sorted(code.co_qualname for code in steps)
+    wrong = [word for code in steps for word in _failing(tmp_path, concerns, name, code)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _failing(at: Path, concerns: Callable[[object], bool], name: str, code: CodeType) -> list[str]:
+    """What is wrong where this step fails at each call."""
+    hits: list[CodeType] = []
+    alarms: set[str] = set()
+
+    def fail(here: CodeType) -> None:
+        if here is code:
+            hits.append(here)
+            raise Injected(code.co_qualname)
+
+    def injected(w: World) -> None:
+        with traced(concerns, fail):
+            w.real_step()  # type: ignore[attr-defined]
+        assert w.reconciler is not None
+        alarms.add(w.reconciler.alarm)
+
+    with memory_folder(at) as folder:
+        try:
+            w = play(folder, injected)
+        except Injected as error:
+            return [f"{error}: ended the loop"]
+        # A machine as a list shows it is a row of that cloud's: nothing is done there then.
+        named = (f"{name} (", "cloud alpha (", "what it remembers")
+        wrong = []
+        if hits and not any(f"burstd fails on {one}" in alarm for alarm in alarms for one in named):
+            wrong.append(f"{code.co_qualname}: no alarm of {name}, but {sorted(alarms)}")
+        if hits and w.states("2") != [JobState.COMPLETED]:
+            wrong.append(f"{code.co_qualname}: the other job is {w.states('2')}")
+        w.check()
+        w.kill()
+    return wrong
