@@ -6,12 +6,17 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Literal, TextIO
 
 import structlog
 
 HIDDEN = "***"
+MOST = 10
+EVERY_S = 60.0
+_KNOWN = 10_000
 
 _SECRET_NAMES = re.compile(
     r"pass(word|wd|phrase)?$|secret|token|credential|authorization|cookie|(munge|ssh|private|access|api|jwt)_?key$"
@@ -66,6 +71,7 @@ def set_up(
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
+            Sparing(),
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -108,6 +114,39 @@ def _redacted(name: str, value: Any) -> Any:
         case None | bool() | int() | float():
             return value
     return _redacted("", str(value))
+
+
+class Sparing:
+    """Drops what is logged of one user (``uid``, ``user``) more than MOST times in EVERY_S, by the words of the event.
+
+    The first line of the next EVERY_S says how many were dropped, as ``left_out``.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        """Since when a line is counted, and how often it came."""
+
+    def __call__(self, _: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """As a processor of structlog."""
+        who = event.get("uid", event.get("user"))
+        if who is None:
+            return event
+        key, now = (str(event.get("event")), str(who)), self._clock()
+        with self._lock:
+            since, count = self._said.pop(key, (now, 0))
+            if now - since >= EVERY_S:
+                if count > MOST:
+                    event["left_out"] = count - MOST
+                since, count = now, 0
+            # The latest is the last; who has not been heard of for long is forgotten.
+            self._said[key] = (since, count + 1)
+            if len(self._said) > _KNOWN:
+                del self._said[next(iter(self._said))]
+        if count >= MOST:
+            raise structlog.DropEvent
+        return event
 
 
 class _Lines:

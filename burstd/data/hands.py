@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -38,6 +39,8 @@ AnyHand = TypeVar("AnyHand", bound="Hand")
 
 
 _CONNECT_S = 2.0
+MOST_HANDS = 32
+"""Of one user at once: half of every lane, and a few more."""
 QUIET_S = 600.0
 """A hand that was not heard for so long hangs, as the file system does that it works on."""
 _LOOK_S = 30.0
@@ -76,9 +79,9 @@ class Hand:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def begin(self, hello: Mapping[str, object]) -> None:
-        """Says whose hand it is, once."""
-        self._ask(dict(hello))
+    def begin(self, hello: Mapping[str, object]) -> int:
+        """Says whose hand it is, once; returns its process id."""
+        return int(self._ask(dict(hello))["ready"])
 
     def close(self) -> None:
         """Ends the connection, and with it the hand."""
@@ -344,6 +347,10 @@ def started(
     env: Mapping[str, str],
 ) -> AnyHand:
     """A hand that is ready: a child that runs Python with ``command``, or at ``socket_path``. Raises HandError."""
+    uid = int(str(hello["uid"]))
+    if processes.count(uid) >= MOST_HANDS:
+        text = f"user {uid} has {MOST_HANDS} hands already that have not ended: are they stopped?"
+        raise HandError("", errno.EAGAIN, text)
     ours, theirs = None, None
     child: subprocess.Popen[bytes] | None = None
     try:
@@ -366,7 +373,7 @@ def started(
             theirs.close()
     hand = kind(ours, child)
     try:
-        hand.begin(hello)
+        processes.add(uid, hand.begin(hello))
     except BaseException:
         hand.close()
         raise
@@ -384,6 +391,46 @@ def hand_of(
         who.uid, who.gid, who.groups, home=who.home, socket_path=socket_path, min_uid=min_uid, gone=not who.user,
         deadline=deadline,
     )  # fmt: skip
+
+
+class Processes:
+    """The hands of each user that have not ended: a user can stop his, and only systemd can end them then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._alive: dict[int, list[int]] = {}
+        """uid -> descriptors of processes."""
+
+    def add(self, uid: int, pid: int) -> None:
+        """One more."""
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:  # it has ended already
+            return
+        with self._lock:
+            self._alive.setdefault(uid, []).append(process)
+
+    def count(self, uid: int) -> int:
+        """How many a user has."""
+        with self._lock:
+            for user, processes_of in list(self._alive.items()):
+                self._alive[user] = [process for process in processes_of if not _ended(process)]
+                if not self._alive[user]:
+                    del self._alive[user]
+            return len(self._alive.get(uid, ()))
+
+
+def _ended(process: int) -> bool:
+    """Closes its descriptor where it has."""
+    found = select.poll()
+    found.register(process, select.POLLIN)
+    if not found.poll(0):
+        return False
+    os.close(process)
+    return True
+
+
+processes = Processes()
 
 
 def _close(fds: list[int]) -> None:

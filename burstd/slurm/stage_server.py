@@ -170,7 +170,10 @@ class StageServer:
                 self._put_off(wire, "no thread can be started for a hook of burst_buffer/lua; it is put off")
 
     def _put_off(self, wire: socket.socket, why: str) -> None:
-        log.warning(why)
+        try:
+            log.warning(why, uid=caller(wire))
+        except OSError as error:
+            log.debug("a hook of burst_buffer/lua broke off; it comes again", error=str(error))
         self._send(wire, StageReply("busy"))
         wire.close()
 

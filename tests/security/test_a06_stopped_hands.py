@@ -1,0 +1,79 @@
+"""Hands that their user has stopped, which nobody but systemd can end, are counted against him alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from burstd.data import hand as program
+from burstd.data import hands as module
+from burstd.data.hands import HandError, open_hand
+from tests.data.ground import OTHER, USER, root_only
+
+pytestmark = [pytest.mark.boxes, root_only]
+
+
+class Started:
+    """What systemd does for burstd-hand.socket: one process a connection."""
+
+    def __init__(self, path: Path) -> None:
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen(8)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                wire, _ = self.listener.accept()
+            except OSError:
+                return
+            fd = wire.fileno()
+            argv = [sys.executable, "-I", "-S", str(program.__file__), "--fd", str(fd)]
+            self.children.append(subprocess.Popen(argv, pass_fds=(fd,), stdin=subprocess.DEVNULL, env={}, cwd="/"))
+            wire.close()
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self._thread.join()
+        for child in self.children:
+            child.kill()
+            child.wait()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    made = Started(tmp_path / "hand.sock")
+    yield made
+    made.close()
+
+
+def test_a_user_has_so_many_hands(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_HANDS", 3)
+    path = tmp_path / "hand.sock"
+    for number in range(3):
+        with open_hand(USER, USER, socket_path=path):
+            os.kill(started.children[number].pid, signal.SIGSTOP)
+    with pytest.raises(HandError, match=f"user {USER} has 3 hands already that have not ended") as caught:
+        open_hand(USER, USER, socket_path=path)
+    assert caught.value.errno, "it is tried again"
+    assert len(started.children) == 3
+    open_hand(OTHER, OTHER, socket_path=path).close()
+    os.kill(started.children[0].pid, signal.SIGCONT)
+    started.children[0].wait(20)
+    until = time.monotonic() + 20
+    while module.processes.count(USER) == 3:
+        assert time.monotonic() < until
+    open_hand(USER, USER, socket_path=path).close()
