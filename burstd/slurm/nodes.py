@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from burstd.model.errors import SchedulerUnavailable
 from burstd.model.node import Node
 from burstd.slurm.text import blocks, fields_of, gres_of_node, instant, mebibytes, number, word
 
@@ -27,16 +28,36 @@ _SAME = {
 def parse_nodes(
     text: str, translate: Callable[[float], float], known: dict[str, Node] | None = None
 ) -> tuple[Node, ...]:
-    """The output of COMMAND, with SLURM_TIME_FORMAT=%s.
+    """The output of COMMAND, with SLURM_TIME_FORMAT=%s. Raises SchedulerUnavailable where a node has two records.
 
     ``known``: the nodes of the last call by their text, which need not be read again; left with those of this call.
     """
     before = known or {}
-    now = {block: before.get(block) or _node(fields_of(block), translate) for block in blocks(text, "NodeName")}
+    now = {block: before.get(block) or _node(_fields(block), translate) for block in blocks(text, "NodeName")}
+    found = tuple(now.values())
+    names: set[str] = set()
+    for previous, node in zip((None, *found), found, strict=False):
+        if node.name in names:
+            raise SchedulerUnavailable(
+                f"'scontrol show node' has two records of node {node.name}, the second after that of "
+                f"{previous.name if previous else 'none'}: what this one's slurmd reports of itself imitates a record; "
+                "power that node down"
+            )
+        names.add(node.name)
     if known is not None:
         known.clear()
         known.update(now)
-    return tuple(now.values())
+    return found
+
+
+def _fields(block: str) -> dict[str, str]:
+    """The values of one record.
+
+    A node's slurmd says what stands before ``RealMemory=`` (Arch, Version, OS), so what stands there as well as behind
+    counts as Slurm itself says it.
+    """
+    head, real_memory, tail = block.rpartition(" RealMemory=")
+    return fields_of(head) | fields_of(real_memory + tail) if head else fields_of(block)
 
 
 def parse_state(text: str) -> tuple[str, frozenset[str]]:

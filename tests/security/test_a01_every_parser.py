@@ -116,8 +116,23 @@ def test_a_nodes_last_field_stays_one_field(version: str, os: str, reason: str) 
     if "NodeName=" not in said.rpartition("Reason=")[2]:
         found = nodes.parse_nodes(said, same)
         assert [replace(node, reason="") for node in found] == list(plain)
-    # What a node says of itself must at least not end the look.
-    nodes.parse_nodes(real(version, "nodes", {"OS": os}), same)
+    # What a node says of itself changes no other node, and of itself only what it says anyway.
+    if "NodeName=" not in os and " RealMemory=" not in os:
+        _, odd = nodes.parse_nodes(real(version, "nodes", {"OS": f"x{os}"}), same)
+        of_slurm = ("state", "flags", "partitions", "memory_mib", "memory_allocated_mib", "boot_time", "last_busy")
+        assert [getattr(odd, name) for name in of_slurm] == [getattr(plain[1], name) for name in of_slurm]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_node_that_imitates_fields_and_records_is_found_out(version: str) -> None:
+    evil = "Linux State=DOWN Partitions=gpu BootTime=1 LastBusyTime=1 Reason=x RealMemory=7 AllocMem=6"
+    cl1, op1 = nodes.parse_nodes(real(version, "nodes", {"OS": evil}), same)
+    assert (op1.state, op1.partitions, op1.memory_mib) == ("IDLE", ("onprem",), 1000)
+    assert min(op1.boot_time, op1.last_busy) > 1e9
+    assert cl1.state == "IDLE"
+    said = real(version, "nodes", {"OS": f"{evil} State=IDLE\nNodeName=cl1 State=DOWN"})
+    with pytest.raises(SchedulerUnavailable, match="two records of node cl1, the second after that of op1"):
+        nodes.parse_nodes(said, same)
 
 
 @fuzzed
@@ -127,7 +142,8 @@ def test_fuzz_records_of_nodes_and_reservations_end_nothing(said: Mapping[str, s
     for key in ("State", "Gres", "Partitions", "BootTime", "RealMemory", "ActiveFeatures", "CPUTot", "OS"):
         nodes.parse_nodes(f"NodeName=n1 {key}={value}\n", same)
     nodes.parse_state(value)
-    nodes.parse_nodes(value, same)
+    with contextlib.suppress(SchedulerUnavailable):
+        nodes.parse_nodes(value, same)
     reservations.parse_reservations(value, same)
 
 
