@@ -60,8 +60,9 @@ class UnitsSite(Site):
         self.systemd.systemctl("start", "--no-block", "burstd.service")
 
     def burstd_runs(self) -> bool:
-        """Whether the service is up."""
-        return self._systemd is not None and self.systemd.shows("burstd.service", "ActiveState") == "active"
+        """Whether the service is up, or on its way."""
+        state = self.systemd.shows("burstd.service", "ActiveState") if self._systemd is not None else ""
+        return state in ("active", "activating")
 
     def kill_burstd(self, signal: str = "KILL") -> None:
         """Ends burstd with a signal, and has systemd not start it again."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.data.hand import MEMORY_BYTES
 from burstd.share import share_path
 from providers.sandbox import rootfs
 from providers.sandbox.box import BoxSpec
@@ -62,7 +63,9 @@ def test_a_service_is_little_exposed(units: Path, name: str, most: float, capsys
 def test_each_service_has_a_limit_of_memory(head: SystemdBox) -> None:
     for name in (n for n in UNITS if n.endswith(".service")):
         shown = head.shows(name.replace("@", "@1"), "MemoryMax")
+        # A hand limits its address space itself; what it may map it may use.
         assert shown.isdigit(), (name, shown)
+        assert int(shown) >= MEMORY_BYTES or "hand" not in name, (name, shown)
 
 
 # In burstd's place: does what burstd needs, tries what it must not, and tells on its control socket.
