@@ -24,7 +24,8 @@ from burstd.model.snapshot import Snapshot, Unavailable
 
 MOST_LETTERS = 240
 _SHOWN = 3
-_SPAN = re.compile(r"\bin (\d+) (d|h|min|s)(?: (\d+) (h|min|s))?\b")
+# A reason may quote what a user has written: no more digits than a calendar has days for.
+_SPAN = re.compile(r"\bin ([0-9]{1,6}) (d|h|min|s)(?: ([0-9]{1,6}) (h|min|s))?\b")
 _SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 _BEING_STARTED = "being started"
 _DOING = {ClaimState.BOOTING: "booting", ClaimState.PROVING: "being checked", ClaimState.READY: "ready"}

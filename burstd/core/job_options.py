@@ -19,6 +19,8 @@ from burstd.model.shape import Gres, Shape
 from burstd.model.snapshot import SlurmView, Snapshot
 
 _WORD = re.compile(r"[A-Za-z0-9_.:=/%+#@-]+")
+_MOST_WORDS = 16
+"""Of a constraint, of which one is left out."""
 _SHORTER = (2, 4, 8, 24)
 """Parts of a time limit that are tried."""
 _INSTEAD_OF_NONE_S = (86400.0, 4 * 3600.0, 3600.0)
@@ -87,7 +89,7 @@ def _constraint(job: Job, shapes: Iterable[Shape]) -> Iterator[Option]:
         changed = replace(job, constraint=text)
         return Option(f"-C {_quoted(job.constraint)}", after, f"Features={_quoted(text)}", changed)
 
-    if job.constraint == "&".join(words) and len(words) > 1:
+    if job.constraint == "&".join(words) and 1 < len(words) <= _MOST_WORDS:
         for left_out in range(len(words)):
             yield option("&".join(w for i, w in enumerate(words) if i != left_out))
     elif job.constraint == "|".join(words):
