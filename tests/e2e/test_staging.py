@@ -196,16 +196,34 @@ def test_a_node_that_dies_under_the_job(site: Site) -> None:
     (instance,) = site.instances()
     site.cloud.interrupt(instance)
     site.wait(lambda: site.job(job).get("Restarts") == "1", 90, "it is requeued")
-    # Slurm waits two minutes before it starts a requeued job.
-    site.wait(
-        lambda: site.cluster.sh(f"scontrol update jobid={job} starttime=now; echo $?", check=False).strip() == "0",
-        60,
-        "now",
-    )
+    start_now(site, job)
     site.wait_job(job, timeout_s=120)
     wait_over(site, job)
     assert manifest(site, job)["complete"]
     assert stage(site, job)["bytes_sent"] == 0
+
+
+def start_now(site: Site, job: str) -> None:
+    """Slurm waits two minutes before it starts a requeued job."""
+    command = f"scontrol update jobid={job} starttime=now; echo $?"
+    site.wait(lambda: site.cluster.sh(command, check=False).strip() == "0", 60, "now")
+
+
+def test_a_node_that_dies_while_the_input_is_placed(site: Site) -> None:
+    """Slurm starts the job again only when the pre_run of its dead node was answered."""
+    job = submit(site, data="big", words="-p burst -c1 --mem=100 --requeue")
+    wait_stage(site, job, lambda row: row["state"] == "placing", "it is placing")
+    (node,) = stage(site, job)["nodes"]
+    (instance,) = site.instances()
+    site.cloud.interrupt(instance)
+    # As slurmctld does by itself after SlurmdTimeout.
+    site.cluster.sh(f"scontrol update nodename={node} state=down reason=dead")
+    site.wait(lambda: site.job(job).get("Restarts") == "1", 30, "it is requeued")
+    site.wait(lambda: site.job(job).get("Reason") not in ("Cleaning", "None"), 60, "it is cleaned up")
+    start_now(site, job)
+    site.wait_job(job, timeout_s=120)
+    wait_over(site, job)
+    assert manifest(site, job)["complete"]
 
 
 @pytest.mark.parametrize("moment", ["sending", "placing", "placed", "collecting", "bringing"])
