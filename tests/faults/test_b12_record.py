@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import policies.schedule as policies_schedule
 import tests.crash.world as crash_world
 from burstd.model.claim import ClaimState
 from burstd.model.job import JobState
@@ -138,6 +139,23 @@ def test_a_pin_of_a_pool_that_goes_leaves_no_machine(world: World) -> None:
     until(w, lambda: not w.claims(), 600)
     w.reconciler.reload(rules)
     w.store.remove_pins("gpu", "user:root")
+    ends_well(w)
+
+
+@pytest.mark.crash
+def test_a_policy_that_is_removed_while_it_keeps_machines_lets_them_go(world: World) -> None:
+    w = world
+    assert w.reconciler is not None
+    (idle,) = w.reconciler.rules.policies
+    settings = policies_schedule.Settings.model_validate(
+        {"windows": {"warm": {"cron": "* * * * *", "length": "1h", "pools": ["cpu"], "min_nodes": 2}}}
+    )
+    w.obey([idle, policies_schedule.plugin.make(settings)])
+    until(w, lambda: len([c for c in w.claims() if c.state is S.OPEN]) == 2, 200)
+    w.run(600)
+    assert len(w.living()) == 2, "the policy keeps them"
+    w.obey([idle])
+    until(w, lambda: not w.claims(), 300)
     ends_well(w)
 
 
