@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping
@@ -185,6 +186,7 @@ class NodeProver:
         return done.stdout
 
     def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Shell:
+        _check_address(claim)
         enter = self._shells.get(claim.offer.provider)
         if enter is None:
             return self._ssh(claim, console)
@@ -229,6 +231,22 @@ class NodeProver:
         if not keys:
             raise HostKeyUnknown(f"the console of {claim.instance_id} shows no host keys so far: cloud-init is at work")
         return HostKeys(trust, keys)
+
+
+def _check_address(claim: Claim) -> None:
+    """Whether it can be a machine's: a cloud says it, burstd goes there, and Slurm is told. Raises NodeRefused."""
+    if not claim.address:
+        return
+    try:
+        address = ipaddress.ip_address(claim.address)
+    except ValueError:
+        address = None
+    inside = address is not None and (getattr(address, "ipv4_mapped", None) or address)
+    if not inside or inside.is_loopback or inside.is_link_local or inside.is_unspecified or inside.is_multicast:
+        raise NodeRefused(
+            f"{claim.offer.provider} says that {claim.slot} has the address {claim.address!r}, which no machine has",
+            cause="address",
+        )
 
 
 def _sentence(claim: Claim, failures: tuple[Failure, ...]) -> str:

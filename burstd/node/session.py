@@ -88,8 +88,15 @@ def connect(target: Target, known: HostKeys, timeout_s: float = 10.0) -> Session
     NotAuthorizedYet, KeyUnusable.
     """
     private = _private_key(target.key)
+    wire = _tcp(target, timeout_s)
+    if wire.getpeername()[0] == wire.getsockname()[0]:
+        wire.close()
+        raise HostKeyMismatch(
+            f"{target.address} is this machine's own address, and no node's. Nothing was sent to it. Look at what the "
+            "cloud says of the machine"
+        )
     logging.getLogger(_CHANNEL).setLevel(logging.CRITICAL + 1)
-    transport = Transport(_tcp(target, timeout_s))
+    transport = Transport(wire)
     transport.set_log_channel(_CHANNEL)
     transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = timeout_s
     try:

@@ -19,6 +19,8 @@ from paramiko.common import (
 )
 
 PIECE = b"x" * 32768
+ADDRESS = "127.0.0.2"
+"""Another than that which its clients come from."""
 Raw = Callable[[socket.socket], None]
 Conduct = Callable[["Served"], None]
 
@@ -112,7 +114,7 @@ class Sshd:
         self.stopped = threading.Event()
         self.served: list[Served] = []
         self._raw, self._conduct, self._begun = raw, conduct, begun
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((ADDRESS, 0))
         self.port: int = self._listener.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()

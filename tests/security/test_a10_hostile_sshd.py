@@ -7,20 +7,29 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from burstd.model.claim import Cause, Claim, ClaimState
+from burstd.model.errors import NodeRefused
+from burstd.model.offer import Offer
+from burstd.model.shape import Shape
 from burstd.model.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost
 from burstd.node.errors import HostKeyMismatch, NotReachable
 from burstd.node.hostkeys import HostKeys, Trust
 from burstd.node.keys import ensure_ssh_key
+from burstd.node.prover import NodeProver, Site
 from burstd.node.session import Session, Target, connect
-from tests.doubles.sshd import Served, Sshd, sshd
+from tests.doubles.sshd import ADDRESS, Served, Sshd, sshd
 
 _TIME_S = 1.0
 _SLACK_S = 6.0
 _MIB = 1 << 20
+OFFER = Offer("sky", "r", "a", "c4", spot=False, shape=Shape(4, 16_000), price=Decimal(1))
+CLAIM = Claim("c1", "k", "p", "n1", OFFER, Cause.DEMAND, ClaimState.BOOTING, 0.0, 0.0, "x", instance_id="i")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +41,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _enter(there: Sshd, key: Path, timeout_s: float = 10.0) -> Session:
     known = HostKeys(Trust.CONSOLE, frozenset({there.host_key}))
-    return connect(Target("127.0.0.1", key, port=there.port), known, timeout_s)
+    return connect(Target(ADDRESS, key, port=there.port), known, timeout_s)
 
 
 @pytest.fixture
@@ -92,7 +101,7 @@ def test_another_key_is_told_nothing(key: Path) -> None:
     with sshd() as there, sshd() as other:
         known = HostKeys(Trust.CONSOLE, frozenset({other.host_key}))
         with pytest.raises(HostKeyMismatch):
-            connect(Target("127.0.0.1", key, port=there.port), known, 5.0)
+            connect(Target(ADDRESS, key, port=there.port), known, 5.0)
         assert not there.served[0].transport.is_authenticated()
 
 
@@ -178,3 +187,27 @@ def test_the_server_is_given_no_way_back(key: Path, kind: str) -> None:
     with sshd(conduct=conduct) as there, _enter(there, key) as session:
         assert session.run(["true"], timeout_s=10.0).rc == 0
     assert found == ["refused"]
+
+
+def test_the_head_is_no_node_whatever_a_cloud_says(key: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        target = Target("127.0.0.1", key, port=own.getsockname()[1])
+        with pytest.raises(HostKeyMismatch, match="this machine's own address"):
+            connect(target, HostKeys(Trust.FIRST_USE), 5.0)
+        own.settimeout(5)
+        said, _ = own.accept()
+        with said:
+            assert said.recv(100) == b""
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "::1", "0.0.0.0", "169.254.169.254", "fe80::1", "224.0.0.1", "::ffff:127.0.0.1", "-oProxyCommand=x",  # noqa: S104
+     "head", "10.0.0.1,10.0.0.2", "10.0.0.1 State=DOWN", "10.0.0.1\n", "../x", "\x1b[2J"],
+)  # fmt: skip
+def test_addresses_that_no_machine_has(key: Path, tmp_path: Path, address: str) -> None:
+    claim = replace(CLAIM, address=address)
+    prover = NodeProver(Site(key, tmp_path, tmp_path / "none", ""), slurm_version=lambda: (22, 5), wall=time.time)
+    with pytest.raises(NodeRefused, match="which no machine has") as refused:
+        prover.connect(claim)
+    assert str(refused.value).isprintable()
