@@ -3,7 +3,8 @@
 Use it wherever somebody pays. Before a machine is started, the most that it may cost is reserved: price times the
 longest time limit of its jobs and ``overhead_s``, and what their output costs to send home. It is started only where
 that fits into what is left; when it is gone, what it really cost takes the place of what was reserved. A machine under
-a budget is its own jobs' alone, and ends with them: no other job can lengthen the bill. Jobs that run are never ended.
+a budget is its own jobs' alone, and ends with them: no other job can lengthen the bill. Jobs that run are never ended;
+a time limit that is lengthened afterwards is lowered to what is reserved.
 
 ``"*"`` names every project or user that has no budget of its own (each has as much). Amounts are in ``currency``.
 

@@ -12,6 +12,7 @@ from burstd.core.gate import hold_ready, move_gate
 from burstd.core.images import image_for
 from burstd.core.lifecycle import advance
 from burstd.core.offers import others_of
+from burstd.core.private import kept_to_its_time
 from burstd.core.reserve import reserve_of
 from burstd.core.spot import notice_remarks, notice_steps
 from burstd.core.storage_node import storage_steps
@@ -79,6 +80,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, memo
         *adoptions,
         *steps,
         *move_gate(view, target, tuning, moving),
+        *kept_to_its_time(view),
         *([] if snapshot.paused else make_claims(view, target)),
         *reset_slots(view, tuning),
         *remove_orphans(snapshot, view, tuning),

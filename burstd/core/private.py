@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from burstd.core.demand import task_ids
 from burstd.core.view import View
@@ -22,10 +23,12 @@ from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.job import Job, JobState
 from burstd.model.money import END_S
-from burstd.model.plan import Bind
+from burstd.model.plan import Bind, LimitTime
 from burstd.model.snapshot import SlurmView, Snapshot
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.COMPLETING})
+LEAST_S = 60.0
+"""Slurm's unit for time limits."""
 REASON, ALONE = "a budget pays for it", "a policy keeps others off it"
 
 
@@ -109,6 +112,33 @@ def came_too_late(claim: Claim, view: View) -> bool:
     waits = [job for job_id in claim.jobs if view.waits(job_id) and (job := view.job(job_id)) is not None]
     late = bool(claim.reserved) and claim.opened is None and bool(waits)
     return late and not any(claim.covers(job.time_limit_s + END_S, claim.since) for job in waits)
+
+
+def kept_to_its_time(view: View) -> list[LimitTime]:
+    """Gives jobs that run on machines of a budget for longer than is reserved the time that is.
+
+    A user may lengthen the time limit of his own job until it starts, also when it has been bound, and may start others
+    in the reservation that binds it, or on a node that is open for a het job. Jobs of others, whom Slurm has put there,
+    run on.
+    """
+    paid = {claim.slot: claim for claim in view.snapshot.claims if claim.reserved and claim.jobs}
+    if not paid or view.slurm is None:
+        return []
+    found = []
+    for job in view.slurm.jobs:
+        if job.state is not JobState.RUNNING or not job.start:
+            continue
+        own = [c for slot in job.node_list if (c := paid.get(slot)) and (job.id in c.jobs or job.user in c.users)]
+        left_s = min((claim.left_s(view.now) for claim in own), default=inf)
+        end = job.start + (job.time_limit_s or inf)
+        if end > view.now + left_s + END_S:
+            claim = min(own, key=lambda one: one.left_s(view.now))
+            limit_s = max(view.now - job.start + left_s, LEAST_S)
+            reason = f"{_held(claim)} are reserved for {claim.slot}, and it has more time than that pays for"
+            # What it has is not lengthened, and what Slurm rounds is not told in every loop.
+            if not job.time_limit_s or limit_s + LEAST_S < job.time_limit_s:
+                found.append(LimitTime(job.id, limit_s, reason))
+    return found
 
 
 def _held(claim: Claim) -> str:

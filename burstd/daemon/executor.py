@@ -38,6 +38,7 @@ from burstd.model.plan import (
     Interrupted,
     Launch,
     Learn,
+    LimitTime,
     MakeClaim,
     Move,
     NodeDown,
@@ -223,6 +224,9 @@ class Executor:
                 return self._interruptions.note(action.runs)
             case Requeue():
                 return self._interruptions.requeue(action.runs, now)
+            case LimitTime():
+                log.warning("job is given the time that was paid for", job=action.job_id, reason=action.reason)
+                self._scheduler.limit_time(action.job_id, action.limit_s)
             case StartNow():
                 self._scheduler.start_now(action.jobs)
             case _:

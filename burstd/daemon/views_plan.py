@@ -27,6 +27,7 @@ from burstd.model.plan import (
     JobRun,
     Launch,
     Learn,
+    LimitTime,
     MakeClaim,
     Move,
     NodeDown,
@@ -119,7 +120,7 @@ def _making(group: Sequence[MakeClaim]) -> StepView:
 def _step(action: Action, claims: dict[str, Claim]) -> StepView:
     text, ids, nodes = _say(action, claims)
     match action:
-        case Bind() | Unbind():
+        case Bind() | Unbind() | LimitTime():
             jobs = [action.job_id]
         case Requeue() | Interrupted():
             jobs = [run.job_id for run in action.runs]
@@ -185,6 +186,8 @@ def _say(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str]
             return f"requeue {_jobs(run.job_id for run in runs)}: {_reasons(runs)}", [], []
         case Interrupted(runs):
             return f"note that {_jobs(run.job_id for run in runs)} lost a machine: {_reasons(runs)}", [], []
+        case LimitTime(job_id, limit_s, reason):
+            return f"give job {job_id} a time limit of {limit_s / 60:.0f} min: {reason}", [], []
         case StartNow(jobs):
             return f"let {_jobs(jobs)} start again at once", [], []
         case Terminate(ids, reason):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from math import inf
 
 from burstd.model.offer import Offer
 
@@ -123,6 +124,12 @@ class Claim:
         if not self.reserved:
             return True
         return self.cost(now) + self.offer.price * Decimal(seconds) / 3600 <= self.reserved - self.egress
+
+    def left_s(self, now: float) -> float:
+        """For how many seconds more what is reserved for it is enough; without a budget for ever."""
+        if not self.reserved or not self.offer.price:
+            return inf
+        return float(max((self.reserved - self.egress - self.cost(now)) * 3600 / self.offer.price, Decimal(0)))
 
     def cost(self, now: float) -> Decimal:
         """What it has cost by ``now``, in the offer's currency: price of an hour times hours."""

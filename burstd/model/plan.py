@@ -194,6 +194,15 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitTime:
+    """Lower the time limit of a job that runs, to ``limit_s`` seconds from its start."""
+
+    job_id: str
+    limit_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartNow:
     """Spare requeued jobs the two minutes for which Slurm keeps them."""
 
@@ -247,6 +256,7 @@ Action = (
     | Undrain
     | Requeue
     | Interrupted
+    | LimitTime
     | StartNow
     | Terminate
     | RemoveOrphans

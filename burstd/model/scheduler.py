@@ -78,6 +78,10 @@ class Scheduler(Protocol):
         """
         ...
 
+    def limit_time(self, job_id: str, limit_s: float) -> None:
+        """Sets the time limit of a job, running or not, in seconds from its start; Slurm counts whole minutes."""
+        ...
+
     def start_now(self, job_ids: Collection[str]) -> None:
         """Sets the begin time of pending jobs to now: Slurm keeps a requeued one from starting for two minutes.
 

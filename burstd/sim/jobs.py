@@ -109,6 +109,14 @@ class Jobs:
             job.changed()
             self._wait(job)
 
+    def limit_time(self, job: SimJob, limit_s: float) -> None:
+        """``scontrol update TimeLimit=``."""
+        job.spec = replace(job.spec, time_limit_s=limit_s)
+        job.changed()
+        if job.limit_alarm is not None:
+            job.limit_alarm.cancel()
+            self._limit(job)
+
     def limit(self, job_id: str, reason: str) -> None:
         """Keeps a pending job from starting for this reason; empty: it may start again. Raises KeyError."""
         for job in self.named(job_id):
@@ -235,9 +243,13 @@ class Jobs:
             return
         job.state, job.started, job.behind_start = JobState.RUNNING, now, now - self._clock.wall()
         job.end_alarm = self._clock.at(now + job.spec.run_s, lambda: self._ran(job))
-        limit = self._clock.wall() + job.spec.time_limit_s
-        job.limit_alarm = self._clock.at_wall(limit, lambda: self._when_alive(lambda: self._timed_out(job)))
+        self._limit(job)
         job.changed()
+
+    def _limit(self, job: SimJob) -> None:
+        ran = self._clock.now() - job.started
+        limit = self._clock.wall() + max(0.0, job.spec.time_limit_s - ran)
+        job.limit_alarm = self._clock.at_wall(limit, lambda: self._when_alive(lambda: self._timed_out(job)))
 
     def _when_alive(self, action: Callable[[], None]) -> None:
         if self.power.alive():

@@ -154,6 +154,12 @@ class SimSlurm:
         if refused:
             raise SchedulerRefused(refused[-1])
 
+    def limit_time(self, job_id: str, limit_s: float) -> None:
+        """See Scheduler."""
+        self._answer()
+        for job in self._named(job_id):
+            self._jobs.limit_time(job, max(60.0, limit_s // 60 * 60))
+
     def start_now(self, job_ids: Collection[str]) -> None:
         """See Scheduler."""
         for job_id in job_ids:

@@ -114,6 +114,10 @@ class CommandScheduler:
         if refused is not None:
             raise refused
 
+    def limit_time(self, job_id: str, limit_s: float) -> None:
+        """See Scheduler."""
+        self._commands("scontrol", "update", f"JobId={job_id}", f"TimeLimit={max(1, int(limit_s // 60))}")
+
     def start_now(self, job_ids: Collection[str]) -> None:
         """See Scheduler."""
         self._commands("scontrol", "update", f"JobId={','.join(job_ids)}", "StartTime=now")

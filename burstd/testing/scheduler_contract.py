@@ -168,6 +168,23 @@ class SchedulerContract(JobsContract):
             cluster.scheduler.bind(gone, "ada", [slot])
         assert not [r for r in cluster.scheduler.reservations() if r.job_id]
 
+    def test_a_running_job_is_given_less_time(self, cluster: ClusterUnderTest) -> None:
+        """Its user lengthened its limit when it was bound, which Slurm lets him."""
+        (slot,) = self.up(cluster, 1)
+        cluster.scheduler.set_gate(cluster.slots)
+        longer = submit(cluster, "--time=5 --gres=gpu:1", user="bob")
+        cluster.shell(f"scontrol hold {longer}", "bob")
+        cluster.scheduler.bind(longer, "bob", [slot])
+        cluster.shell(f"scontrol update jobid={longer} timelimit=60", "bob")
+        cluster.shell(f"scontrol release {longer}", "bob")
+        until(partial(running, cluster, longer), "the bound job running")
+        cluster.scheduler.limit_time(longer, 450.0)
+        row = job(cluster, longer)
+        assert row is not None
+        assert row.time_limit_s == 420.0
+        cluster.shell(f"scancel {longer}")
+        cluster.scheduler.unbind(longer)
+
     def test_drain_resume_down_address_and_comment(self, cluster: ClusterUnderTest) -> None:
         """Each for several nodes in one call."""
         scheduler = cluster.scheduler

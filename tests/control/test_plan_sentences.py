@@ -19,6 +19,7 @@ from burstd.model.plan import (
     JobRun,
     Launch,
     Learn,
+    LimitTime,
     MakeClaim,
     Move,
     NodeDown,
@@ -69,6 +70,7 @@ SENTENCES: list[tuple[Action, str]] = [
         "requeue jobs 103, 7: gpu3: it ends, and 1 more such",
     ),
     (Interrupted((JobRun("103", ("103",), 0, "it is gone"),)), "note that job 103 lost a machine: it is gone"),
+    (LimitTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
     (StartNow(("103",)), "let job 103 start again at once"),
     (Terminate(("c-gpu3", "c-unknown"), "over"), "end the machines of c-unknown,gpu3: over"),
     (
