@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 
+from burstd.core.units import money_text
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.data import OUTPUT_ON_NODES, DataView, StageState
@@ -34,6 +36,10 @@ class Kept:
     """When, or since when it is kept, in burstd's time."""
     until: float
     error: str = ""
+
+    def cost(self, now: float) -> Decimal:
+        """What the machine has cost since its job ended, in the offer's currency."""
+        return self.claim.offer.price * Decimal(max(0.0, min(now, self.until) - self.ended)) / 3600
 
     def __str__(self) -> str:
         if not self.over:
@@ -78,7 +84,14 @@ def _holding(snapshot: Snapshot, keep_s: float) -> Iterable[Kept]:
             # Of one that runs the end is not known: counted is from when its node was last seen at work.
             seen = max(view.since, node.last_busy if node else 0.0, snapshot.now if busy or slurm is None else 0.0)
             ended = (view.ended or view.since) if over else seen
-            yield Kept(claim, job_id, over, ended, ended + keep_s, view.error)
+            yield Kept(claim, job_id, over, ended, ended + _time(snapshot, claim, keep_s), view.error)
+
+
+def _time(snapshot: Snapshot, claim: Claim, keep_s: float) -> float:
+    """How long its node is kept: not longer than keep_node_cost lasts."""
+    if snapshot.keep_cost is None or not claim.offer.price:
+        return keep_s
+    return min(keep_s, float(snapshot.keep_cost / claim.offer.price * 3600))
 
 
 def keep(snapshot: Snapshot, target: Target, keep_s: float = KEEP_S) -> Target:
@@ -112,8 +125,12 @@ def alarm(snapshot: Snapshot, keep_s: float = KEEP_S) -> str:
         return ""
     shown = "; ".join(f"{k.claim.slot} for job {k.job_id}{_when(k, snapshot.now)}" for k in late[:5])
     more = f" and {len(late) - 5} more" if len(late) > 5 else ""
+    once = {k.claim.id: k for k in late}.values()
+    cost = money_text((k.claim.offer.currency, k.cost(snapshot.now)) for k in once)
+    rate = money_text((k.claim.offer.currency, k.claim.offer.price) for k in once if snapshot.now < k.until)
+    paid = f", which has cost {cost} since their jobs ended" + (f" and costs {rate}/h" if rate else "")
     return (
-        f"{len({k.claim.id for k in late})} node(s) are kept for output that is not in the store: {shown}{more};"
+        f"{len(once)} node(s) are kept for output that is not in the store{paid}: {shown}{more};"
         " see burstctl stage status"
     )
 

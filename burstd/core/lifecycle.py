@@ -210,7 +210,7 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     at_work = node is not None and node.busy and not node.flags & _OFF and node.address == claim.address
     at_work = at_work or claim.id in view.kept
     # After a long time without burstd: a job that Slurm has started meanwhile runs on it.
-    if view.now - claim.since > tuning.prove_timeout_s and not at_work:
+    if view.now - max(claim.since, view.snapshot.progress.born) > tuning.prove_timeout_s and not at_work:
         return failed(claim, NOT_SEEN, f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
     if claim.pool not in view.snapshot.pools and not at_work:
         return failed(claim, "pool", f"pool {claim.pool} is not configured any more")
@@ -238,7 +238,8 @@ def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     node = view.node(claim.slot)
     if claim.id in view.kept:
         return []
-    if node is not None and not node.up and not node.busy and view.now - claim.since > tuning.node_down_grace_s:
+    known_s = view.now - max(claim.since, view.snapshot.progress.born)
+    if node is not None and not node.up and not node.busy and known_s > tuning.node_down_grace_s:
         return failed(claim, "node_down", sentence(f"Slurm has the node as {node.state}", node.reason))
     return []
 

@@ -7,6 +7,7 @@ list is doubted: nothing is launched or ended in that cloud until it shows them 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
@@ -109,6 +110,29 @@ def listing_alarms(snapshot: Snapshot) -> list[str]:
         "answers: it is kept. If it is gone, set its node down in Slurm"
         for name, slots in long.items()
     ]
+    return alarms
+
+
+def ending_alarms(snapshot: Snapshot) -> list[str]:
+    """Sentences on machines that cost money though they were to be ended long ago."""
+    listed = {
+        (i.provider, i.id)
+        for cloud in snapshot.clouds.values()
+        if not isinstance(cloud.instances, Unavailable)
+        for i in cloud.instances
+        if not i.state.ended
+    }
+    alarms = []
+    for claim in (*snapshot.claims, *snapshot.storage):
+        late = snapshot.now - claim.since
+        there = (claim.offer.provider, claim.instance_id) in listed
+        if claim.state is S.TERMINATING and claim.id in snapshot.progress.ended and there and late > LONG_S:
+            hours = Decimal(max(0.0, snapshot.now - (claim.billed_from or claim.since))) / 3600
+            alarms.append(
+                f"{claim.offer.provider} has taken the order to end instance {claim.instance_id} of {claim.slot} "
+                f"{late / 60:.0f} min ago and lists it all the same: it has cost {hours * claim.offer.price:.2f} "
+                f"{claim.offer.currency} so far, {claim.offer.price} more each hour; end it by the cloud's own means"
+            )
     return alarms
 
 

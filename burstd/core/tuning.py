@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +36,5 @@ class Tuning:
     """After so many interruptions a job gets on-demand machines where there are any; 0: it makes no difference."""
     keep_node_s: float = 86400.0
     """How long after a job's end a node is kept for output of the job that is not off it."""
+    keep_node_cost: Decimal | None = None
+    """What that may cost for each node, in its offer's currency; None: whatever it costs."""

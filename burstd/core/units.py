@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 LARGEST = 2**63 - 1
@@ -51,3 +52,11 @@ def span_text(seconds: float) -> str:
             rest = left % length // smaller
             return f"{left // length} {unit}" + (f" {rest} {below}" if rest else "")
     return f"{left} s"
+
+
+def money_text(amounts: Iterable[tuple[str, Decimal]]) -> str:
+    """The sums by currency: ``1.20 EUR and 0.30 USD``; empty: there are none."""
+    sums: dict[str, Decimal] = {}
+    for currency, amount in amounts:
+        sums[currency] = sums.get(currency, Decimal(0)) + amount
+    return " and ".join(f"{amount:.2f} {currency}" for currency, amount in sums.items())

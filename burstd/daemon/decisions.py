@@ -9,7 +9,7 @@ from burstd.core import apart, keeping
 from burstd.core.covered import covered_since, tried_since
 from burstd.core.decide import Decider
 from burstd.core.inputs import booted
-from burstd.core.listing import listing_alarms
+from burstd.core.listing import ending_alarms, listing_alarms
 from burstd.core.outlook import outlooks
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
@@ -91,6 +91,7 @@ class Decisions:
         ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
         alarms += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         alarms += listing_alarms(snapshot)
+        alarms += ending_alarms(snapshot)
         alarms += storage_alarms(snapshot)
         alarms += [kept] if (kept := keeping.alarm(snapshot, tuning.keep_node_s)) else []
         return snapshot, Thought(

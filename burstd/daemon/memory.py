@@ -22,7 +22,7 @@ class Memory:
 
     pace: Pace
     born: float = 0.0
-    """When the process began."""
+    """When the process began, or went on after a sleep."""
     calling: set[str] = field(default_factory=set)
     """Claims, and orphans by ``provider/id``, with a call under way."""
     resting: dict[str, float] = field(default_factory=dict)

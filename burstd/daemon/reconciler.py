@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -52,6 +53,9 @@ log = structlog.get_logger(__name__)
 
 STORE_RETRY_S = 5.0
 HOUR_S = 3600.0
+_DIGITS = re.compile(r"\d+")
+ASLEEP_S = 30.0
+"""A loop that comes so much later than it was due comes after a sleep."""
 LOOP = "the loop"
 PAUSED = "paused"
 """Key under which the store keeps why an administrator holds burstd; empty: he does not."""
@@ -120,7 +124,7 @@ class Reconciler:
         """As staging last told it."""
         self._comments = comments
         self._stage = stage
-        self._stage_due = float("inf")
+        self._stage_due = self._due = float("inf")
         self._cluster = cluster
         self._pace = pace
         self._store = store
@@ -173,6 +177,19 @@ class Reconciler:
 
     def step(self) -> float:
         """One loop. Returns seconds until the next is due if nothing wakes it before; 0: at once."""
+        self._note_sleep()
+        pause = self._step()
+        self._due = self._clock.now() + pause
+        return pause
+
+    def _note_sleep(self) -> None:
+        """After SIGSTOP, or on a machine that was suspended, no time counts in which nobody looked."""
+        late = self._clock.now() - self._due
+        if late > ASLEEP_S:
+            log.warning("burstd did not run, and begins to count anew", seconds=round(late))
+            self._memory.born = self._clock.now()
+
+    def _step(self) -> float:
         try:
             changed = self._workers.drain(self._lane_broke)
             self._store.expire_pins()
@@ -251,7 +268,8 @@ class Reconciler:
         return replace(snapshot, data=self._data, paused=snapshot.paused or "burstd fails on staging")
 
     def _raise_alarm(self, alarm: str) -> None:
-        if alarm and alarm != self.alarm:
+        # What differs in its numbers only, as costs do, is no news.
+        if alarm and _DIGITS.sub("0", alarm) != _DIGITS.sub("0", self.alarm):
             log.error("alarm", alarm=alarm)
         elif self.alarm and not alarm:
             log.info("alarm is over", alarm=self.alarm)
@@ -294,6 +312,7 @@ class Reconciler:
             spent=self._store.spent(),
             gone=self._store.gone(now - HOUR_S),
             history=self._past.history(),
+            keep_cost=self.rules.tuning.keep_node_cost,
             unknown=self._adopter.unknown(clouds, claims),
             doubt=self._store.meta(DOUBT),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from burstd.model.bounds import RETRY_AFTER_S, bounded
 from burstd.model.text import one_line
 
 
@@ -23,8 +24,8 @@ class ProviderError(_Repeats):
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
-        self.retry_after_s = retry_after_s
-        """Seconds before which the same call makes no sense; 0: the provider did not say."""
+        self.retry_after_s = bounded(retry_after_s, RETRY_AFTER_S)
+        """Seconds before which the same call makes no sense, an hour at most; 0: the provider did not say."""
 
 
 class InsufficientCapacity(ProviderError):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from burstd.model.bounds import moment
+
 TAG_CLUSTER = "burstd-cluster"
 TAG_CLAIM = "burstd-claim"
 TAG_BATCH = "burstd-batch"
@@ -56,6 +58,10 @@ class Instance:
     cause: str = ""
     """With ERROR: the ``cause`` of the ProviderError that this is, where a cloud takes a launch first and refuses it
     then (``capacity``, ``quota``); empty: it is of this machine alone."""
+
+    def __post_init__(self) -> None:
+        """A time that cannot be one is not known."""
+        object.__setattr__(self, "launched", moment(self.launched))
 
 
 @dataclass(frozen=True, slots=True)

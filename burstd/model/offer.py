@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
+from burstd.model.bounds import CPUS, GRES, MEMORY_MIB, PLACING_S, PRICE, bounded, moment
 from burstd.model.shape import Shape
 
 
@@ -45,6 +46,17 @@ class Offer:
     """Where the price comes from: ``settings``, ``price list``, ``spot history`` ..."""
     price_at: float = field(default=0.0, compare=False)
     """When the price was learned, in seconds since 1970; 0: not known."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a price or a size that cannot be; times are brought within their bounds."""
+        if not (self.price.is_finite() and 0 <= self.price <= PRICE):
+            raise ValueError(f"{self.id}: a price of {str(self.price)[:40]} for an hour cannot be")
+        sizes = [(self.shape.cpus, CPUS), (self.shape.memory_mib, MEMORY_MIB)]
+        sizes += [(gres.count, GRES) for gres in self.shape.gres]
+        if any(not 0 <= size <= most for size, most in sizes):
+            raise ValueError(f"{self.id}: a machine of {str(self.shape)[:200]} cannot be")
+        object.__setattr__(self, "placing_s", bounded(self.placing_s, PLACING_S))
+        object.__setattr__(self, "price_at", moment(self.price_at))
 
     @property
     def market(self) -> str:

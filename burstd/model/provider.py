@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from burstd.model.bounds import moment
 from burstd.model.errors import ProviderError
 from burstd.model.instance import Instance, Leftover
 from burstd.model.offer import Offer
@@ -134,6 +135,11 @@ class Notice:
     deadline: float | None = None
     receipt: str = ""
     """The provider's own, for ``acknowledge``."""
+
+    def __post_init__(self) -> None:
+        """A deadline that cannot be one was not said."""
+        if self.deadline is not None:
+            object.__setattr__(self, "deadline", moment(self.deadline) or None)
 
 
 @runtime_checkable

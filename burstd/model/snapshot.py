@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from burstd.model.claim import USABLE, Claim
 from burstd.model.data import DataView
@@ -109,7 +110,10 @@ class Progress:
     """What this process knows beyond the store; all of it may be lost and is then found out again."""
 
     born: float = 0.0
-    """When this process began: calls of the one before it may have gone out until then, and nobody tried machines."""
+    """When this process began, or went on after a sleep: until then nobody looked at machines, or tried them.
+
+    Calls of a process before it may have gone out until then.
+    """
     busy: frozenset[str] = frozenset()
     """Claims with a call to a cloud or a machine under way, or to be left alone until a retry is due."""
     ended: frozenset[str] = frozenset()
@@ -188,6 +192,8 @@ class Snapshot:
     doubt: str = ""
     """Why the record may be older than the world: machines are adopted, nothing else is done; empty: it is not."""
     history: History = field(default_factory=History)
+    keep_cost: Decimal | None = None
+    """What a node may cost that is kept for output alone, in its offer's currency; None: keep_node_h alone counts."""
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""
 

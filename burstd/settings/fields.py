@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,7 @@ def matching(pattern: str, says: str) -> AfterValidator:
 
 Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Hours = Seconds
+Money = Annotated[Decimal, Field(gt=0, le=1_000_000, allow_inf_nan=False, strict=False)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Size = Annotated[int, BeforeValidator(_size), Field(strict=True, ge=1)]
 """Bytes, or bytes a second."""

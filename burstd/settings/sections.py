@@ -246,4 +246,5 @@ class Settings(Section):
     def tuning(self) -> Tuning:
         """The times and limits that the core decides by."""
         named = {**dict(self.slurm), **dict(self.daemon), "keep_node_s": self.staging.keep_node_h * 3600}
+        named["keep_node_cost"] = self.staging.keep_node_cost
         return Tuning(**{name: named[name] for name in Tuning.__dataclass_fields__})

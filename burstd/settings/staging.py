@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from burstd.settings.fields import RESTART, AbsolutePath, Count, Hours, Name, Seconds, Section, Size, matching
+from burstd.settings.fields import RESTART, AbsolutePath, Count, Hours, Money, Name, Seconds, Section, Size, matching
 
 
 def _source(text: str) -> str:
@@ -85,6 +85,7 @@ class Staging(Section):
     cache_size: Size | None = None
     lifetime_days: Count = 30
     keep_node_h: Hours = 24.0
+    keep_node_cost: Money | None = None
     retries: Count = 8
     check_s: Seconds = 1.0
     scratch_max: Size | None = None

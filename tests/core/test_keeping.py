@@ -154,7 +154,8 @@ def test_it_is_told() -> None:
     assert says in [r.reason for r in plan.remarks if r.subject == f"claim:{OPEN.id}"]
     assert [r.reason for r in explain(snapshot, plan, "12").remarks] == [says]
     assert alarm(snapshot) == (
-        "1 node(s) are kept for output that is not in the store: cpu1 for job 12"
+        "1 node(s) are kept for output that is not in the store,"
+        " which has cost 0.01 EUR since their jobs ended and costs 1.00 EUR/h: cpu1 for job 12"
         " (until 1970-01-13 13:45 UTC, ssh: no route to host); see burstctl stage status"
     )
     assert alarm(seen(OPEN, held())) == ""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ TABLE: dict[str, tuple[str, str, object, Look]] = {
     "staging.lifetime_days": ("30", "2", 2 * 86400.0, lambda d: d.room._sweep.rules.lifetime_s),
     "staging.keep_node_h": ("24", "1", (3600.0, 1.0),
                             lambda d: (d.rules.tuning.keep_node_s, d.room._settings.keep_node_h)),
+    "staging.keep_node_cost": ("20", "3.5", Decimal("3.5"), lambda d: d.rules.tuning.keep_node_cost),
     "staging.retries": ("8", "9", 9, lambda d: d.room.desk._moves._retries()),
     "staging.check_s": ("1", "2", 2.0, lambda d: d.room._check.rules.seconds),
     "staging.scratch_max": ('"1G"', '"2G"', 2 * GIB, lambda d: d.room._check.rules.scratch_max),

@@ -1,0 +1,144 @@
+"""B7, B8, B12: clouds and daemons that go wrong for minutes, in virtual time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from burstd.model.claim import ClaimState as S
+from burstd.model.job import JobState
+from burstd.sim.job import JobSpec
+from tests.crash.clouds import SimKit
+from tests.crash.world import World, memory_folder
+
+pytestmark = pytest.mark.crash
+RUNNING, COMPLETED = JobState.RUNNING, JobState.COMPLETED
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with memory_folder(tmp_path) as folder:
+        w = World(folder, alpha="sim")
+        yield w
+        w.kill()
+
+
+def sim(w: World, name: str = "alpha") -> SimKit:
+    kit = w.kits[name]
+    assert isinstance(kit, SimKit)
+    return kit
+
+
+def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
+    end = w.clock.now() + within_s
+    while not condition():
+        assert w.clock.now() < end, w.report()
+        w.run(1.0)
+        w.check()
+
+
+def ends_well(w: World, *jobs: str) -> None:
+    w.heal()
+    w.calm(2.0)
+    assert [set(w.states(job)) for job in jobs] == [{COMPLETED}] * len(jobs)
+    assert [w.slurm.job(job).restarts for job in jobs] == [0] * len(jobs)
+    w.check_bill()
+
+
+def alarm(w: World) -> str:
+    assert w.reconciler is not None
+    return w.reconciler.alarm
+
+
+def test_b07_an_end_that_is_taken_and_not_carried_out_is_an_alarm_with_its_cost(world: World) -> None:
+    job = world.slurm.submit(JobSpec(run_s=20))
+    until(world, lambda: world.states(job) == [COMPLETED], 120)
+    sim(world).provider.faults.terminate_ignored = 10**6
+    until(world, lambda: [c.state for c in world.claims()] == [S.TERMINATING], 200)
+    claim = world.claims()[0]
+    world.run(200)
+    assert "has taken the order to end" not in alarm(world)
+    world.run(200)
+    assert f"has taken the order to end instance {claim.instance_id} of {claim.slot}" in alarm(world)
+    assert "it has cost 0.1" in alarm(world), "at 1.0/h for eight to eleven minutes"
+    ends_well(world, job)
+    assert alarm(world) == ""
+
+
+@pytest.mark.parametrize("slept_s", [200.0, 1200.0])
+def test_b08_a_daemon_that_slept_looks_before_it_ends_what_boots(world: World, slept_s: float) -> None:
+    job = world.slurm.submit(JobSpec(run_s=60))
+    until(world, lambda: [c.state for c in world.claims()] == [S.BOOTING], 60)
+    claim = world.claims()[0]
+    world.clock.advance(slept_s)
+    until(world, lambda: world.states(job) == [RUNNING], 60)
+    assert world.claim_on(claim.slot).id == claim.id
+    ends_well(world, job)
+    assert len(world.made()) == 1
+
+
+def test_b12_an_interface_that_fails_for_three_minutes_harms_no_job(world: World) -> None:
+    jobs = [world.slurm.submit(JobSpec(run_s=300, cpus_per_node=4)) for _ in range(2)]
+    until(world, lambda: all(world.states(job) == [RUNNING] for job in jobs), 120)
+    late = world.slurm.submit(JobSpec(run_s=30, cpus_per_node=4))
+    for name in world.kits:
+        world.kits[name].fail("down", 2)
+    world.run(180)
+    for name in world.kits:
+        world.kits[name].heal()
+    ends_well(world, *jobs, late)
+
+
+def test_b12_a_list_that_lags_by_a_minute_doubles_and_loses_nothing(world: World) -> None:
+    for name in world.kits:
+        sim(world, name).provider.faults.list_lag_s = 60.0
+    jobs = [world.slurm.submit(JobSpec(run_s=60, cpus_per_node=4)) for _ in range(3)]
+    until(world, lambda: all(set(world.states(job)) <= {RUNNING, COMPLETED} for job in jobs), 200)
+    ends_well(world, *jobs)
+    assert len(world.made()) == 3
+
+
+def test_b12_capacity_that_flaps_serves_every_job_in_the_end(world: World) -> None:
+    jobs = [world.slurm.submit(JobSpec(run_s=40, cpus_per_node=4)) for _ in range(6)]
+    for at in range(12):
+        for name in world.kits:
+            world.kits[name].fail("launch refused", 1 + at % 2)
+        world.run(20)
+        world.check()
+    ends_well(world, *jobs)
+
+
+@pytest.mark.parametrize("fate", [1, 2])
+def test_b12_machines_that_never_answer_or_fail_are_replaced(world: World, fate: int) -> None:
+    for name in world.kits:
+        world.kits[name].fail("bad boot", fate)
+    job = world.slurm.submit(JobSpec(run_s=30))
+    until(world, lambda: world.states(job) == [RUNNING], 900)
+    ends_well(world, job)
+
+
+@pytest.mark.parametrize("back_s", [None, 5.0])
+def test_b12_a_machine_that_freezes_or_reboots_by_itself_is_replaced(world: World, back_s: float | None) -> None:
+    """Frozen, it is listed as running for ever; rebooted, it answers again without a slurmd."""
+    job = world.slurm.submit(JobSpec(run_s=120))
+    until(world, lambda: world.states(job) == [RUNNING], 90)
+    claim = world.claims()[0]
+    world.machines.end(claim.address)
+    if back_s is not None:
+        world.machines.boot(claim.address, back_s)
+    until(world, lambda: world.slurm.job(job).restarts == 1, 300)
+    until(world, lambda: world.states(job) == [RUNNING] and world.claims()[0].id != claim.id, 400)
+    world.heal()
+    world.calm(2.0)
+    assert world.states(job) == [COMPLETED]

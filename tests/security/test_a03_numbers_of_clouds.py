@@ -1,0 +1,44 @@
+"""A3: numbers that a cloud says are bounded where they come in: no time is in the year 51692, no price is NaN."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from burstd.core.notices import words
+from burstd.model.bounds import LAST_S, RETRY_AFTER_S
+from burstd.model.errors import RateLimited
+from burstd.model.instance import Instance, InstanceState
+from burstd.model.offer import Offer
+from burstd.model.provider import Notice, NoticeKind
+from burstd.model.shape import Gres, Shape
+
+WILD = st.floats() | st.integers(-(2**80), 2**80) | st.sampled_from([2**80, 1.6e12, float("nan"), float("inf")])
+
+
+@given(WILD)
+def test_times(number: float) -> None:
+    made = Instance("i", "sky", InstanceState.RUNNING, "c", launched=number)
+    assert 0 <= made.launched <= LAST_S
+    notice = Notice("i", NoticeKind.INTERRUPTION, number)
+    assert words(notice).startswith("burstd: interruption")
+    assert 0 <= RateLimited("slower", retry_after_s=number).retry_after_s <= RETRY_AFTER_S
+    offer = Offer("sky", "r", "z", "t", False, Shape(1, 1), Decimal(1), placing_s=number, price_at=number)
+    assert (0 <= offer.placing_s <= 86400, 0 <= offer.price_at <= LAST_S) == (True, True)
+
+
+@pytest.mark.parametrize("price", ["nan", "inf", "-inf", "-1", "1e30", "sNaN"])
+def test_prices(price: str) -> None:
+    with pytest.raises(ValueError, match="cannot be"):
+        Offer("sky", "r", "z", "t", False, Shape(1, 1), Decimal(price))
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape(2**80, 1), Shape(-1, 1), Shape(1, 2**80), Shape(1, 1, (Gres("gpu", "", 2**80),))]
+)
+def test_sizes(shape: Shape) -> None:
+    with pytest.raises(ValueError, match="cannot be"):
+        Offer("sky", "r", "z", "t", False, shape, Decimal(1))
