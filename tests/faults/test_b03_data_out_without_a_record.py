@@ -70,7 +70,10 @@ def test_its_nodes_are_kept_before_slurm_s_hook_is_heard_again(world: StageWorld
     world.step()
     assert world.state(job) is None
     assert world.desk is not None
-    assert world.desk.views()[job].nodes == ("c1", "c2")
+    view = world.desk.views()[job]
+    assert view.nodes == ("c1", "c2")
+    # A younger machine would be taken for another one on the same slot.
+    assert view.ended > max(claim.created for claim in world.claims.values())
     finish(world)
     world.run(60)
     assert not world.desk.views()

@@ -281,9 +281,9 @@ class Runs:
             with each(job_id):
                 self.of(job_id).listed(row, shown, slurm.read, now)
 
-    def leaving(self, now: float) -> tuple[Job, ...]:
-        """Jobs that have not staged out for long enough that their data_out must have been heard."""
-        return tuple(job for job, since in self._leaving.values() if now - since <= LISTENS_S)
+    def leaving(self, now: float) -> tuple[tuple[Job, float], ...]:
+        """Jobs that have not staged out for so long that their data_out must have been heard, and since when."""
+        return tuple((job, since) for job, since in self._leaving.values() if now - since <= LISTENS_S)
 
     def readings(self) -> dict[str, tuple[Reading, ...]]:
         """Of all work under way; from any thread."""

@@ -59,13 +59,13 @@ def views(
     return found
 
 
-def unheard(found: Mapping[str, DataView], leaving: Iterable[Job]) -> dict[str, DataView]:
-    """Jobs that stage out while the record does not know that they have run: their nodes are not let go."""
+def unheard(found: Mapping[str, DataView], leaving: Iterable[tuple[Job, float]]) -> dict[str, DataView]:
+    """Jobs that stage out, and since when, of which the record does not know: their nodes are not let go."""
     news = {}
-    for job in leaving:
+    for job, since in leaving:
         known = found.get(job.id)
         if known is None or known.state in _BEFORE_END:
-            news[job.id] = DataView(S.COLLECTING, 0.0, job.node_list)
+            news[job.id] = DataView(S.COLLECTING, 0.0, job.node_list, since, ended=since)
     return news
 
 
