@@ -194,7 +194,9 @@ def test_slurm_waits_for_the_pre_run_of_a_dead_node_and_needs_a_refusal(rig: Sta
         assert rig.answers.wait("teardown", number).hurry
         rig.answers.say.clear()
     finally:
-        rig.cluster.sh(f"scontrol update nodename={node} state=resume")
+        # Refused where its slurmd has brought it back meanwhile.
+        rig.cluster.sh(f"scontrol update nodename={node} state=resume", check=False)
+        rig.cluster.wait(lambda: rig.cluster.sh(f"sinfo -hN -n {node} -o %t").split()[0] == "idle", 20, "it idle")
     if options == "--no-requeue":
         rig.wait_job(number, lambda j: j is None)
         assert "JobState=NODE_FAIL" in rig.cluster.sh(f"scontrol show job {number}")
