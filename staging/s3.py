@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.model.stager import (
+    OBJECT_BYTES,
     NoSuchObject,
     Reach,
     StagerPlugin,
@@ -91,7 +92,9 @@ class S3Stager:
         """See Stager."""
         with self._asked(f"give the object {key}") as client:
             with client.get_object(**self._at(key))["Body"] as stream:
-                content: bytes = stream.read()
+                content: bytes = stream.read(OBJECT_BYTES + 1)
+            if len(content) > OBJECT_BYTES:
+                raise StoreRefused(f"{self._where} gives more than {OBJECT_BYTES} bytes for the object {key}")
             return content
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
@@ -116,12 +119,22 @@ class S3Stager:
     def objects(self, prefix: str) -> Iterator[StoredObject]:
         """See Stager."""
         token: dict[str, str] = {}
+        last = ""
         while True:
             with self._asked("list its objects") as client:
                 page = client.list_objects_v2(Bucket=self._settings.bucket, Prefix=self._before + prefix, **token)
-            yield from map(self._listed, page.get("Contents", ()))
+            rows = page.get("Contents", ())
+            for row in rows:
+                if not row["Key"].startswith(self._before + prefix) or row["Key"] <= last:
+                    raise StoreBusy(
+                        f"{self._where} lists {row['Key']!r}, which is not what comes next: is it one of S3?"
+                    )
+                last = row["Key"]
+                yield self._listed(row)
             if not page.get("IsTruncated"):
                 return
+            if not rows:
+                raise StoreBusy(f"{self._where} lists pages without objects, and says that there are more")
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def unfinished(self) -> Iterator[Unfinished]:

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from burstd.model.stager import (
+    OBJECT_BYTES,
     NoSuchObject,
     Reach,
     StagerPlugin,
@@ -186,9 +187,11 @@ class SwiftStager:
 
         try:
             # Its own way of reading, 10 KiB at a time, is slow.
-            content: bytes = answer.raw.read()
+            content: bytes = answer.raw.read(OBJECT_BYTES + 1)
         except (HTTPError, OSError) as error:
             raise StoreBusy(f"{self._where} does not {what}: the connection broke: {error}") from None
+        if len(content) > OBJECT_BYTES:
+            raise StoreRefused(f"{self._where} does not {what}: more than {OBJECT_BYTES} bytes came")
         due = answer.headers.get("Content-Length")
         if due is not None and len(content) != int(due):
             raise StoreBusy(f"{self._where} does not {what}: {len(content)} of {due} bytes came")
@@ -199,7 +202,12 @@ class SwiftStager:
         if after:
             query["marker"] = self._before + after
         answer = self._ask("GET", "", "list its objects", params=query)
-        return [self._listed(row) for row in (answer.json() if answer.status_code != 204 else ())]
+        rows, last = answer.json() if answer.status_code != 204 else (), query.get("marker", "")
+        for row in rows:
+            if not row["name"].startswith(prefix) or row["name"] <= last:
+                raise StoreBusy(f"{self._where} lists {row['name']!r} out of its turn: is it Swift?")
+            last = row["name"]
+        return [self._listed(row) for row in rows]
 
     def _listed(self, row: Mapping[str, Any]) -> StoredObject:
         when = datetime.fromisoformat(row["last_modified"]).replace(tzinfo=UTC)

@@ -1,0 +1,67 @@
+"""What a store of S3 may answer: it is read up to a limit, and lists only what was asked for, in order, to an end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from burstd.model.stager import OBJECT_BYTES, StagerError
+from staging.s3 import S3Settings, S3Stager
+from tests.doubles.lying_http import Lie, LyingServer, lying
+
+_BEFORE = "burstd/here/"
+
+
+@contextmanager
+def _store(server: LyingServer, folder: Path) -> Iterator[S3Stager]:
+    (folder / "keys").write_text("A\nB\n")
+    settings = S3Settings(
+        bucket="mine", endpoint=server.url, access_key_file=folder / "keys", addressing="path", timeout_s=10.0
+    )
+    made = S3Stager("s3", "here", settings)
+    yield made
+    made.close()
+
+
+def _page(keys: list[str], more: str) -> Lie:
+    rows = "".join(
+        f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>2020-01-01T00:00:00Z</LastModified></Contents>"
+        for key in keys
+    )
+    end = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>" if more else ""
+    return Lie(body=[f"<ListBucketResult>{rows}{end}</ListBucketResult>".encode()])
+
+
+def test_an_object_without_an_end(tmp_path: Path) -> None:
+    lie = Lie(headers={"Content-Length": str(1 << 40)}, body=itertools.repeat(b"x" * 65536))
+    with lying(lambda _: lie) as server, _store(server, tmp_path) as store:
+        with pytest.raises(StagerError, match="more than"):
+            store.get("data/aa")
+        assert server.sent < OBJECT_BYTES + (16 << 20)
+
+
+@pytest.mark.parametrize(
+    ("keys", "more"),
+    [([f"{_BEFORE}a"], "t"), ([f"{_BEFORE}a", f"{_BEFORE}a"], ""), ([f"{_BEFORE}b", f"{_BEFORE}a"], ""),
+     (["burstd/neighbour/a"], ""), (["a"], ""), ([f"{_BEFORE}../../x", f"{_BEFORE}"], ""), ([], "t")],
+    ids=["again", "twice", "backwards", "neighbour", "outside", "dots", "empty"],
+)  # fmt: skip
+def test_a_list_that_is_none(tmp_path: Path, keys: list[str], more: str) -> None:
+    with (
+        lying(lambda _: _page(keys, more)) as server,
+        _store(server, tmp_path) as store,
+        pytest.raises(StagerError),
+    ):
+        list(store.objects(""))
+
+
+def test_a_redirect_is_given_no_signature(tmp_path: Path) -> None:
+    with lying(lambda _: Lie()) as elsewhere:
+        away = Lie(307, {"Location": f"{elsewhere.url}/mine/x", "Content-Length": "0"})
+        with lying(lambda _: away) as server, _store(server, tmp_path) as store, pytest.raises(StagerError):
+            store.get("data/aa")
+        assert (elsewhere.asked, elsewhere.tokens) == ([], [])
