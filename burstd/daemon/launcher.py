@@ -188,14 +188,16 @@ class Launcher:
             # A listing was faster, or the claim was ended meanwhile: then its machine must be found all the same.
             if isinstance(result, Instance) and not claim.instance_id and claim.state is not S.GONE:
                 given = outcome.offer or claim.offer
-                self._store.touch(claim.id, offer=given, instance_id=result.id, address=result.address, billed_from=now)
+                self._store.touch(claim.id, offer=given, instance_id=result.id, address=result.address,
+                                  billed_from=self._began(claim, result))  # fmt: skip
             return
         if isinstance(result, Instance):
             self._memory.succeeded(claim.id)
             given = outcome.offer or claim.offer
             self._store.move(
                 claim.id, S.LAUNCHING, S.BOOTING, f"{given.id} gave instance {result.id}", offer=given,
-                instance_id=result.id, address=result.address, billed_from=now, launch_called=now,
+                instance_id=result.id, address=result.address, billed_from=self._began(claim, result),
+                launch_called=now,
             )  # fmt: skip
             self._trust.worked(given, ready=False)
             return
@@ -210,6 +212,14 @@ class Launcher:
             self._later(claim, "unanswered", result)
             return
         self._refused(claim, result)
+
+    def _began(self, claim: Claim, made: Instance) -> float:
+        """When its cloud began to bill it: the answer may have come, or been read, long after that."""
+        now = self._clock.now()
+        if not made.launched:
+            return now
+        launched = made.launched + now - self._clock.wall()
+        return min(max(launched, claim.launch_called or launched), now)
 
     def _later(self, claim: Claim, what: str, error: ProviderError) -> None:
         """The same request is sent again after a pause: those of a batch together, others at other times."""

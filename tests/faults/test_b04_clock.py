@@ -21,6 +21,7 @@ from burstd.sim.job import JobSpec
 from burstd.sim.prover import SimProver
 from burstd.store import Reader, Store, replay
 from tests.crash.conftest import quiet, template
+from tests.crash.workers import Delay
 from tests.crash.world import World
 from tests.doubles.lone_daemon import LoneDaemon
 from tests.store.samples import ManualClock, planned
@@ -170,3 +171,14 @@ def test_a_head_whose_clock_is_wrong_buys_no_machine_after_machine(
     w.calm(2.0)
     assert all(w.states(job) == [JobState.COMPLETED] for job in jobs)
     assert not w.alarm
+
+
+@pytest.mark.crash
+def test_a_machine_is_billed_from_its_launch_however_late_the_answer_is(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="sim")
+    w.delays["alpha"] = Delay(before_s=5.0, after_s=30.0)
+    w.slurm.submit(JobSpec(run_s=600, cpus_per_node=4))
+    w.run(120)
+    (claim,) = w.claims()
+    (launched,) = (i.launched for i in w.kits["alpha"].provider.instances() if i.id == claim.instance_id)
+    assert claim.billed_from == pytest.approx(launched, abs=1.0)
