@@ -26,6 +26,7 @@ from burstd.model.plan import (
     Plan,
     PowerDown,
     Prove,
+    Reach,
     Register,
     RemoveOrphans,
     Requeue,
@@ -53,6 +54,7 @@ SENTENCES: list[tuple[Action, str]] = [
     (Move("c-gpu3", S.BOOTING, S.FAILED, "too late"), "note that gpu3 goes from booting to failed: too late"),
     (Learn("c-gpu3", "10.0.0.3", "i-3"), "note that gpu3 has the address 10.0.0.3"),
     (Prove("c-gpu3", "it runs"), "reach and check the machine of gpu3: it runs"),
+    (Reach("c-gpu3"), "find out whether the machine of gpu3 answers, which its cloud lists no more"),
     (Register((("gpu3", "10.0.0.3"), ("gpu4", "10.0.0.4"))), "tell Slurm the addresses of gpu[3-4]"),
     (Start("c-gpu3"), "start slurmd on gpu3"),
     (
