@@ -12,19 +12,10 @@ from burstd.data.bundle import bundle
 from burstd.data.wire import WireClient
 from burstd.model.stager import StagerError, StoreBusy, StoredObject, Unfinished
 
-_MODULES = (
-    "burstd.data.serve",
-    "burstd.data.folder",
-    "burstd.data.frames",
-    "burstd.model.errors",
-    "burstd.model.stager",
-    "burstd.model.text",
-)
-
 
 def serve_program() -> bytes:
     """The program that answers there (burstd.data.serve), for its Python to run."""
-    return bundle("burstd.data.serve:main", _MODULES)
+    return bundle("burstd.data.serve:main")
 
 
 class ServedStager(ABC):

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import io
 import zipfile
-from collections.abc import Sequence
 from importlib.resources import files
 
-AGENT_MODULES = (
-    "burstd.data.agent",
-    "burstd.data.by_http",
-    "burstd.data.by_ssh",
-    "burstd.data.cache",
-    "burstd.data.collect",
-    "burstd.data.directories",
-    "burstd.data.fetch",
-    "burstd.data.fill",
-    "burstd.data.folder",
-    "burstd.data.frames",
-    "burstd.data.gather",
-    "burstd.data.holes",
-    "burstd.data.manifest",
-    "burstd.data.opening",
-    "burstd.data.outgoing",
-    "burstd.data.pack",
-    "burstd.data.place",
-    "burstd.data.ssh_program",
-    "burstd.data.transports",
-    "burstd.data.userside",
-    "burstd.data.walk",
-    "burstd.data.wire",
-    "burstd.data.window",
-    "burstd.data.works",
-    "burstd.model.data",
-    "burstd.model.errors",
-    "burstd.model.stager",
-    "burstd.model.text",
-)
+_OURS = "burstd"
 # Older Pythons must be able to read it.
 _MAIN = """\
 import sys
@@ -51,16 +22,17 @@ sys.exit({function}())
 """
 
 
-def bundle(main: str, modules: Sequence[str]) -> bytes:
+def bundle(main: str) -> bytes:
     """A zip file that ``python3 FILE`` runs: ``main`` is ``module:function``, which returns the exit status.
 
-    The same modules give the same bytes. Packages that the modules are in come along as empty ones.
+    It holds every module of burstd that these import, and their packages as empty ones. The same modules give the same
+    bytes.
     """
     module, _, function = main.partition(":")
     content = {"__main__.py": _MAIN.format(module=module, function=function).encode()}
-    for name in modules:
-        package, _, last = name.rpartition(".")
-        content[name.replace(".", "/") + ".py"] = (files(package) / f"{last}.py").read_bytes()
+    for name, source in _imported(module).items():
+        content[name.replace(".", "/") + ".py"] = source
+        package = name.rpartition(".")[0]
         while package:
             content.setdefault(package.replace(".", "/") + "/__init__.py", b"")
             package = package.rpartition(".")[0]
@@ -77,4 +49,21 @@ def bundle(main: str, modules: Sequence[str]) -> bytes:
 @functools.cache
 def agent_bundle() -> bytes:
     """The agent for nodes. Its SHA-256 is its name there."""
-    return bundle("burstd.data.agent:main", AGENT_MODULES)
+    return bundle("burstd.data.agent:main")
+
+
+def _imported(module: str) -> dict[str, bytes]:
+    """The module, and all of burstd's that are imported from it on, with their sources."""
+    found: dict[str, bytes] = {}
+    left = [module]
+    while left:
+        name = left.pop()
+        ours, *parts = name.split(".")
+        file = files(_OURS) / ("/".join(parts) + ".py")
+        if name in found or ours != _OURS or not file.is_file():
+            continue
+        found[name] = file.read_bytes()
+        for node in ast.walk(ast.parse(found[name])):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
