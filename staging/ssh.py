@@ -14,8 +14,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Literal
 
+from burstd.data.frames import MAGIC
 from burstd.data.ssh_program import ssh_argv
 from burstd.data.wire import WireClient
 from burstd.model.stager import (
@@ -44,19 +46,31 @@ _FOR_GOOD = re.compile(
     re.IGNORECASE,
 )
 _DELIVER = """
-py=$1 base=$2 file=$3 size=$4 digest=$5
+py=$1 base=$2 file=$3 size=$4 digest=$5 link=$6 key=$7 line=$8
 command -v "$py" >/dev/null 2>&1 || exit 64
 "$py" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 65
 [ -d "$base" ] || exit 66
 [ -w "$base" ] || exit 67
 same='import hashlib, sys; sys.exit(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest() != sys.argv[2])'
-if [ -s "$file" ] && "$py" -I -c "$same" "$file" "$digest"; then cat >/dev/null; exit 0; fi
+if [ -s "$file" ] && "$py" -I -c "$same" "$file" "$digest"; then cat >/dev/null; else
+    umask 077
+    mkdir -p "${file%/*}" || exit 67
+    cat >"$file.$$" && [ "$(wc -c <"$file.$$")" -eq "$size" ] && mv -f "$file.$$" "$file" ||
+        { rm -f "$file.$$"; exit 68; }
+fi
+[ "$line" ] || exit 0
 umask 077
-mkdir -p "${file%/*}" || exit 67
-cat >"$file.$$" && [ "$(wc -c <"$file.$$")" -eq "$size" ] && mv -f "$file.$$" "$file" && exit 0
-rm -f "$file.$$"
-exit 68
+[ "$(readlink "$link")" = "${file##*/}" ] || { ln -s "${file##*/}" "$link.$$" && mv -f "$link.$$" "$link"; } || exit 67
+mkdir -p "$HOME/.ssh" || exit 69
+keys=$(readlink -f "$HOME/.ssh/authorized_keys")
+[ -e "$keys" ] || : >"$keys" || exit 69
+[ "$(grep -F -e "$key" "$keys")" != "$line" ] || exit 0
+{ grep -vF -e "$key" "$keys"; [ $? -le 1 ] && printf '%s\n' "$line"; } >"$keys.$$" && mv -f "$keys.$$" "$keys" && exit 0
+rm -f "$keys.$$"
+exit 69
 """
+_SHELL = 93
+"""The status of a command that a key runs which may run any."""
 
 
 class SshStager(ServedStager):
@@ -70,35 +84,41 @@ class SshStager(ServedStager):
         self._key = settings.key_file
         self._program = serve_program()
         self._digest = hashlib.sha256(self._program).hexdigest()
-        self._file = str(settings.path / ".programs" / f"serve-{self._digest[:16]}.pyz")
+        programs, part = settings.path / ".programs", cluster_part(cluster)
+        self._file = str(programs / f"serve-{self._digest[:16]}.pyz")
+        self._node_file = str(programs / f"nodes-{part}.pyz")
+        """What the line of the nodes' key names in all versions."""
         self._looked = 0.0
-        words = [
-            settings.python,
-            "-I",
-            self._file,
-            *["--sync"][: settings.sync],
-            str(settings.path / cluster_part(cluster)),
-        ]
-        self._command = shlex.join(words)
+        words = [*["--sync"][: settings.sync], str(settings.path / part)]
+        self._command = shlex.join([settings.python, "-I", self._file, *words])
+        self._node_command = shlex.join([settings.python, "-I", self._node_file, "--nodes", *words])
+        self._node_key = ""
+        """``TYPE BASE64``; empty: no node has asked for it yet."""
+        self._proved = False
 
     def reach(self) -> Reach:
-        """With the key that nodes are given. Raises StoreRefused where it, or the host's keys, cannot be read."""
+        """With the nodes' own key, which runs the program for nodes there and nothing else. See also Stager.
+
+        Raises StoreRefused where it, or the host's keys, cannot be read, or where it may do more.
+        """
+        at = self._settings
+        file, public, key = self._read_node_key()
+        if public != self._node_key:
+            self._node_key, self._prepared, self._proved = public, False, False
         if time.monotonic() - self._looked >= LOOK_S:
             # Each node starts the program anew, long after the connections from here have it in memory.
             self._prepared = False
         self._prepare()
-        at = self._settings
-        try:
-            key = (at.node_key_file or self._key).read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreRefused(f"the key that nodes get for {self._where} cannot be read: {error}") from None
+        if not self._proved:
+            self._prove(file)
+            self._proved = True
         facts = {
             "host": at.node_host or at.host,
             "port": at.node_port or at.port,
             "user": at.user,
             "key": key,
             "host_keys": self._host_keys(),
-            "command": self._command,
+            "command": self._node_command,
         }
         return Reach("ssh", facts)
 
@@ -163,19 +183,8 @@ class SshStager(ServedStager):
         at = self._settings
         size = str(len(self._program))
         words = ["sh", "-c", _DELIVER, "sh", at.python, str(at.path), self._file, size, self._digest]
-        try:
-            done = subprocess.run(
-                self._argv(shlex.join(words)),
-                input=self._program,
-                capture_output=True,
-                timeout=at.timeout_s,
-                check=False,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired:
-            raise StoreBusy(f"{self._where}: no answer within {at.timeout_s:.0f} s") from None
-        except OSError as error:
-            raise self._no_ssh(error) from None
+        words += [self._node_file, self._node_key, self._node_line()]
+        done = self._run(self._argv(shlex.join(words)), self._program)
         said = done.stderr.decode("utf-8", "replace")
         refusals = {
             64: f"has no {at.python}: install Python 3.11 or newer there, or name it (python)",
@@ -185,19 +194,87 @@ class SshStager(ServedStager):
         }
         if done.returncode in refusals:
             raise StoreRefused(f"{self._where} {refusals[done.returncode]}")
+        if done.returncode == 69:
+            raise StoreRefused(
+                f"{self._where} lets {at.user} not write ~/.ssh/authorized_keys ({_last_line(said)}): add this line "
+                f"there, and no other with this key: {self._node_line()}"
+            )
         if done.returncode == 68:
             raise StoreSpaceGone(f"{self._where} took no file of {len(self._program)} bytes: {_last_line(said)}")
         if done.returncode != 0:
             raise self._complaint(done.returncode, said, f"a first command ended with status {done.returncode}")
         self._looked = time.monotonic()
 
-    def _argv(self, command: str) -> list[str]:
+    def _read_node_key(self) -> tuple[Path, str, str]:
+        """The file of the nodes' key, its public and its private half. Never a key of the head's."""
+        at, file = self._settings, self._settings.node_key_file
+        if file is None:
+            raise StoreRefused(
+                f"the store {self.name} has no node_key_file: nodes need a key of their own, for key_file is a whole "
+                f"shell on {self._where}. As burstd's user: ssh-keygen -q -t ed25519 -N '' -f /etc/burstd/node.key; "
+                'then node_key_file = "/etc/burstd/node.key"; burstd lets it in there'
+            )
+        try:
+            key = file.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreRefused(f"the key that nodes get for {self._where} cannot be read: {error}") from None
+        public = self._public(file)
+        if public == self._public(self._key):
+            raise StoreRefused(
+                f"the node_key_file {file} of the store {self.name} has the same key as its key_file {at.key_file}, "
+                "which is a whole shell there: make nodes another with ssh-keygen"
+            )
+        return file, public, key
+
+    def _public(self, file: Path) -> str:
+        """``TYPE BASE64`` of a private key without a passphrase."""
+        done = self._run(["ssh-keygen", "-y", "-P", "", "-f", str(file)])
+        words = done.stdout.decode("ascii", "replace").split()
+        if done.returncode != 0 or len(words) < 2:
+            said = _last_line(done.stderr.decode("utf-8", "replace"))
+            raise StoreRefused(f"{file} cannot be used as a key: {said}")
+        return " ".join(words[:2])
+
+    def _node_line(self) -> str:
+        """Of authorized_keys; empty where no node has asked yet."""
+        command = self._node_command.replace('"', '\\"')
+        return f'restrict,command="{command}" {self._node_key} burstd-nodes' if self._node_key else ""
+
+    def _prove(self, file: Path) -> None:
+        """That the nodes' key runs the program whatever is asked: another line or another file may let it do more."""
+        done = self._run(self._argv(f"exit {_SHELL}", file))
+        if done.returncode == 0 and MAGIC in done.stdout:
+            return
+        said = done.stderr.decode("utf-8", "replace")
+        if done.returncode == _SHELL:
+            trouble = f"the key {file} that nodes get runs any command on {self._where}"
+        elif done.returncode == 255 and _FOR_GOOD.search(said):
+            trouble = f"{self._where} does not take the key {file} that nodes get: {_last_line(said)}"
+        else:
+            raise self._complaint(done.returncode, said, f"the program for nodes ended with status {done.returncode}")
+        raise StoreRefused(
+            f"{trouble}. See what its sshd reads (AuthorizedKeysFile); this line must be there, and no other with this "
+            f"key: {self._node_line()}"
+        )
+
+    def _run(self, argv: Sequence[str], body: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        timeout_s = self._settings.timeout_s
+        try:
+            return subprocess.run(
+                argv, input=body, capture_output=True, timeout=timeout_s, check=False, start_new_session=True
+            )
+        except subprocess.TimeoutExpired:
+            raise StoreBusy(f"{self._where}: no answer within {timeout_s:.0f} s") from None
+        except OSError as error:
+            raise self._no_ssh(error) from None
+
+    def _argv(self, command: str, key: Path | None = None) -> list[str]:
         at = self._settings
         return ssh_argv(
             at.host,
             command,
             user=at.user,
-            key_file=str(self._key),
+            key_file=str(key or self._key),
             known_hosts_file=str(at.known_hosts_file),
             port=at.port,
             ciphers=at.ciphers,

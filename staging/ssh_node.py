@@ -46,7 +46,8 @@ class LaunchedSshStager:
             old, self._place = self._node, place
             at = {
                 "host": place.host, "port": place.port, "user": place.user, "key_file": Path(place.key_file),
-                "known_hosts_file": Path(place.known_hosts_file), "launch": (),
+                "node_key_file": Path(place.node_key_file), "known_hosts_file": Path(place.known_hosts_file),
+                "launch": (),
             }  # fmt: skip
             self._node = SshStager(self.name, self._cluster, self._settings.model_copy(update=at))
         if old is not None:

@@ -68,7 +68,8 @@ class SshSettings(BaseModel):
     """The node's address as cloud nodes see it; ``host`` where it is not given."""
     node_port: int = 0
     node_key_file: Path | None = Field(default=None, json_schema_extra={"secret": True})
-    """The private key that agents on nodes get; ``key_file`` where it is not given."""
+    """The private key that agents on nodes get, another than ``key_file``, of this store and cluster only.
+    burstd writes its line into authorized_keys there: it runs the store's program for nodes, and nothing else."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

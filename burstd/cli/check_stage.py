@@ -104,6 +104,7 @@ def _store(settings: Settings) -> Iterator[Finding]:
             if isinstance(store, OnNode) and store.wish is not None:
                 return  # burstd launches its node when there is data to stage
             next(iter(store.objects("in/")), None)
+            store.reach()
         finally:
             store.close()
     except BurstdError as error:

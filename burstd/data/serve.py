@@ -5,6 +5,7 @@ Run there as ``python3 PROGRAM ROOT`` for each connection; it ends with the conn
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -28,18 +29,28 @@ from burstd.data.frames import (
 )
 from burstd.model.stager import StagerError, StoreRefused
 
+_OF_NODES = frozenset({Ask.GET, Ask.PRESENT, Ask.PUT})
+
 
 def serve(
-    root: str, read: IO[bytes], write: IO[bytes], *, sync: bool = False, idle_s: float = 0.0, mark: str = ""
+    root: str,
+    read: IO[bytes],
+    write: IO[bytes],
+    *,
+    sync: bool = False,
+    idle_s: float = 0.0,
+    mark: str = "",
+    nodes: bool = False,
 ) -> None:
     """Answers until ``read`` ends. Both need descriptors, and nothing else may use them meanwhile.
 
     ``idle_s``: ends too when nothing of a request came, or of an answer went, for so long (main thread only); 0: never
-    by itself. ``mark``: see ObjectFolder.
+    by itself. ``mark``: see ObjectFolder. ``nodes``: who asks is the root of a rented node: it gets, looks up and puts
+    objects whose keys it knows, under their SHA-256 only, so that none is replaced by another; no other request.
     """
     if idle_s:
         signal.signal(signal.SIGALRM, _idle)
-    _Server(ObjectFolder(root, sync=sync, mark=mark), read.fileno(), write.fileno(), idle_s).run()
+    _Server(ObjectFolder(root, sync=sync, mark=mark), read.fileno(), write.fileno(), idle_s, nodes=nodes).run()
 
 
 def _idle(number: int, frame: object) -> None:  # noqa: ARG001 - a handler
@@ -47,8 +58,9 @@ def _idle(number: int, frame: object) -> None:  # noqa: ARG001 - a handler
 
 
 class _Server:
-    def __init__(self, folder: ObjectFolder, incoming: int, outgoing: int, idle_s: float) -> None:
+    def __init__(self, folder: ObjectFolder, incoming: int, outgoing: int, idle_s: float, *, nodes: bool) -> None:
         self._folder = folder
+        self._nodes = nodes
         self._in = incoming
         self._out = outgoing
         self._idle_s = idle_s
@@ -74,6 +86,8 @@ class _Server:
         self._rest()
         left = [length]
         try:
+            if self._nodes and what not in _OF_NODES:
+                raise StoreRefused(f"nodes may not ask request {what}: with their key objects are got and put only")
             if what == Ask.PUT:
                 self._take(text, left)
                 self._answer(number, Say.OK)
@@ -92,9 +106,15 @@ class _Server:
     def _take(self, key: str, left: list[int]) -> None:
         if left[0] > BODY_LIMIT:
             raise StoreRefused(f"the object {key} is larger than {BODY_LIMIT} bytes")
+        digest = hashlib.sha256() if self._nodes else None
         with self._folder.writing(key) as descriptor:
             while left[0]:
-                write_all(descriptor, self._some(left))
+                body = self._some(left)
+                if digest is not None:
+                    digest.update(body)
+                write_all(descriptor, body)
+            if digest is not None and digest.hexdigest() != key.rpartition("/")[2]:
+                raise StoreRefused(f"the object {key} is not what its name says: nodes put objects under their SHA-256")
 
     def _give(self, number: int, key: str) -> None:
         with self._folder.reading(key) as (descriptor, size):
@@ -177,8 +197,10 @@ def _json(value: object) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``[--sync] [--idle SECONDS] [--mark WORD] ROOT``: the program of a storage node, and of a mover pod."""
+    """``[--nodes] [--sync] [--idle SECONDS] [--mark WORD] ROOT``: the program of a storage node, and of a mover pod."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    nodes = words[:1] == ["--nodes"]
+    del words[:nodes]
     sync = words[:1] == ["--sync"]
     del words[:sync]
     idle_s = 0.0
@@ -190,9 +212,9 @@ def main(arguments: list[str] | None = None) -> int:
         mark = words[1]
         del words[:2]
     if len(words) != 1:
-        sys.stderr.write("usage: [--sync] [--idle SECONDS] [--mark WORD] ROOT\n")
+        sys.stderr.write("usage: [--nodes] [--sync] [--idle SECONDS] [--mark WORD] ROOT\n")
         return 2
-    serve(words[0], sys.stdin.buffer, sys.stdout.buffer, sync=sync, idle_s=idle_s, mark=mark)
+    serve(words[0], sys.stdin.buffer, sys.stdout.buffer, sync=sync, idle_s=idle_s, mark=mark, nodes=nodes)
     return 0
 
 

@@ -32,6 +32,8 @@ class NodePlace:
     port: int
     user: str
     key_file: str
+    node_key_file: str
+    """What nodes are given, where ``key_file`` is the head's own."""
     known_hosts_file: str
 
 

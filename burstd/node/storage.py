@@ -35,9 +35,15 @@ df -PB1 "$folder" | awk 'NR == 2 { print $4 }'
 
 
 def place_of(folder: Path, claim: Claim) -> NodePlace:
-    """How the head enters a storage node that was proved. ``folder``: where burstd keeps the nodes' keys."""
+    """How a storage node that was proved is entered. ``folder``: where burstd keeps their keys. Raises KeyUnusable.
+
+    The nodes' key is made where it is missing; what delivers the store's program lets it in there.
+    """
     own = folder / claim.id
-    return NodePlace(claim.address, SSH_PORT, USER, str(own / "key"), str(own / "known_hosts"))
+    nodes = own / "node_key"
+    if not nodes.exists():
+        ensure_ssh_key(nodes, comment=f"{claim.id}-nodes")
+    return NodePlace(claim.address, SSH_PORT, USER, str(own / "key"), str(nodes), str(own / "known_hosts"))
 
 
 class StorageProver:
@@ -56,7 +62,7 @@ class StorageProver:
         wish = self._wishes()[pool.name]
         with self._nodes.session(claim, console) as session:
             reached()
-            # Agents on nodes get the private half: it is good for this machine and this user only.
+            # The head's alone. Nodes have another, which runs nothing but the store's program.
             line = f"restrict {self._own_key(claim)}\n"
             done = session.script(_MAKE, USER, wish.path, wish.python, input=line.encode("ascii"), timeout_s=_TIMEOUT_S)
             where = f"{claim.offer.id} gave a machine that cannot be a storage node:"
@@ -103,7 +109,7 @@ class StorageProver:
             raise HeadNotReady(str(error)) from None
 
     def _remember(self, claim: Claim, host_key: str) -> None:
-        file = Path(place_of(self._folder, claim).known_hosts_file)
+        file = self._folder / claim.id / "known_hosts"
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             unfinished.write_text(f"{claim.address} {host_key}\n", encoding="ascii")

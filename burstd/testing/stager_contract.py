@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from burstd.data.manifest import object_key
 from burstd.model.stager import (
     KEY_LENGTH,
     OBJECT_BYTES,
@@ -193,16 +194,18 @@ class StagerContract:
     def test_a_node_gets_and_puts(self, stager: Stager) -> None:
         """With what ``reach`` and ``sign`` give, as burstd's agent does it."""
         body = os.urandom(3 * _MIB)
+        made = memoryview(body)[: 2 * _MIB]
+        key = object_key("out/7/n1", hashlib.sha256(made).hexdigest())
         stager.put("in/ab/x", body)
         stager.put("in/ab/empty", b"")
         with node(stager) as agent:
             assert agent.get("in/ab/x") == body
             assert agent.get("in/ab/empty") == b""
-            agent.put("out/7/n1/cd/y", memoryview(body)[: 2 * _MIB])
-            assert dict(agent.present(["out/7/n1/cd/y", "out/none"])) == {"out/7/n1/cd/y": 2 * _MIB}
+            agent.put(key, made)
+            assert dict(agent.present([key, "out/none"])) == {key: 2 * _MIB}
             with pytest.raises(NoSuchObject):
                 agent.get("in/no/ne")
-        assert stager.get("out/7/n1/cd/y") == body[: 2 * _MIB]
+        assert stager.get(key) == made
         assert "key" not in repr(stager.reach())
         clear(stager)
 

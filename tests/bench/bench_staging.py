@@ -83,7 +83,11 @@ class OverSsh:
     def stager(self) -> SshStager:
         """A new one, without a connection."""
         settings = SshSettings(
-            host=self.node.address, key_file=self.node.key, known_hosts_file=self.node.known_hosts, path=Path(DATA)
+            host=self.node.address,
+            key_file=self.node.key,
+            node_key_file=self.node.node_key,
+            known_hosts_file=self.node.known_hosts,
+            path=Path(DATA),
         )
         return SshStager("store", "lab", settings)
 

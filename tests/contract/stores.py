@@ -59,6 +59,7 @@ class SshWorld(LineWorld):
             "host": self.node.address,
             "user": self.node.user,
             "key_file": self.node.key,
+            "node_key_file": self.node.node_key,
             "known_hosts_file": self.node.known_hosts,
             "path": DATA,
         }

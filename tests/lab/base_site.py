@@ -149,6 +149,7 @@ class BaseSite(ABC):
         self._storage = SshStore(self.cluster.state, lab=self.cluster.lab)
         self._storage.up()
         self.write("/etc/burstd/store.key", self._storage.key.read_text(encoding="ascii"), 0o600)
+        self.write("/etc/burstd/node.key", self._storage.node_key.read_text(encoding="ascii"), 0o600)
         self.write("/etc/burstd/known_hosts", self._storage.known_hosts.read_text(encoding="ascii"))
 
     @property
@@ -165,7 +166,7 @@ class BaseSite(ABC):
             return f'{table}launch = [{self.storage_offer}]\npath = "{DATA}"\n{self._launch}\n'
         return (
             f'{table}host = "{self.storage.address}"\nuser = "{self.storage.user}"\n'
-            'key_file = "/etc/burstd/store.key"\n'
+            'key_file = "/etc/burstd/store.key"\nnode_key_file = "/etc/burstd/node.key"\n'
             f'known_hosts_file = "/etc/burstd/known_hosts"\npath = "{DATA}"\n'
         )
 

@@ -62,6 +62,11 @@ class SshStore:
         return self.folder / "id_ed25519"
 
     @property
+    def node_key(self) -> Path:
+        """The private key's file of those who only get and put objects; burstd lets it in."""
+        return self.folder / "node_ed25519"
+
+    @property
     def known_hosts(self) -> Path:
         """A file for ssh's UserKnownHostsFile with the node's host key."""
         return self.folder / "known_hosts"
@@ -93,6 +98,7 @@ class SshStore:
         rootfs = ensure(self.release)
         (self.folder / "data").mkdir(parents=True)
         public = ensure_ssh_key(self.key)
+        ensure_ssh_key(self.node_key)
         if self._own:
             self._guard = Guard(self.folder)
             self._lab.up()

@@ -40,7 +40,11 @@ def storage(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture
 def stager(storage: SshStore) -> Iterator[SshStager]:
     settings = SshSettings(
-        host=storage.address, key_file=storage.key, known_hosts_file=storage.known_hosts, path=Path(DATA)
+        host=storage.address,
+        key_file=storage.key,
+        node_key_file=storage.node_key,
+        known_hosts_file=storage.known_hosts,
+        path=Path(DATA),
     )
     made = SshStager("store", "lab", settings)
     yield made

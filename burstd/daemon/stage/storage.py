@@ -22,7 +22,9 @@ from burstd.model.data import DataView
 from burstd.model.data import StageState as T
 from burstd.model.offer import Pool
 from burstd.model.shape import Shape
+from burstd.model.stager import StoreBusy
 from burstd.model.storage_node import NodeWish, OnNode, StoreNode, pool_name
+from burstd.node.keys import KeyUnusable
 from burstd.node.storage import place_of
 from burstd.store import Store
 
@@ -72,7 +74,10 @@ class StorageNode:
         if claim is not None and claim.state is S.OPEN and (holds or not desk.busy()):
             if not holds:
                 self._store.set_meta(self._meta, claim.id)
-            self._stager.here(place_of(self._folder, claim))
+            try:
+                self._stager.here(place_of(self._folder, claim))
+            except KeyUnusable as error:
+                raise StoreBusy(str(error)) from None
             desk.waits = ""
             self._up_at = 0.0
             return
