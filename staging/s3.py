@@ -249,6 +249,10 @@ class S3Stager:
             raise self._refusal(what, error) from None
         except BotoCoreError as error:
             raise self._trouble(what, error) from None
+        except RecursionError:
+            # botocore asks for a bucket's region where a redirect says that it is another, and is redirected again.
+            sentence = f"{self._where} does not {what}: it redirects every request. Look at endpoint and region"
+            raise StoreRefused(sentence) from None
 
     def _client(self, endpoint: str) -> Any:
         with self._lock:

@@ -8,7 +8,7 @@ LAST_S = 4e9
 """No time that a cloud says is later, in seconds since 1970: that is in 2096."""
 RETRY_AFTER_S = 3600.0
 PLACING_S = 86400.0
-PRICE = 10**6
+PRICE = 10**9
 """Of one machine for an hour, in any currency."""
 CPUS, MEMORY_MIB, GRES = 10**6, 10**9, 10**5
 """Of one machine."""

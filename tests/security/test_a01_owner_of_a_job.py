@@ -123,7 +123,7 @@ def test_an_output_that_is_cut_off_is_none(cut: int) -> None:
 class AtOnce:
     """Workers that are done before they begin."""
 
-    def submit(self, _lane: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def submit(self, _lane: str, work: Callable[[], Any], done: Callable[[Any], None], **_: object) -> None:
         """See Workers."""
         done(work())
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
+from burstd.model.bounds import CPUS, GRES, MEMORY_MIB
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.offer import Offer
 from burstd.model.provider import LaunchRequest
@@ -45,14 +46,14 @@ def request_for(claim: Claim, user_data: str = "#cloud-config\n") -> LaunchReque
 
 
 words = st.text(max_size=12)
-counts = st.integers(0, 2**31 - 1)
 moments = st.floats(0, 4e9, allow_nan=False)
+counts = st.integers(0, 2**31 - 1)
 prices = st.decimals(0, 1000, allow_nan=False, places=4)
 shapes = st.builds(
     Shape,
-    counts,
-    counts,
-    st.lists(st.builds(Gres, words, words, counts), max_size=3).map(tuple),
+    st.integers(0, CPUS),
+    st.integers(0, MEMORY_MIB),
+    st.lists(st.builds(Gres, words, words, st.integers(0, GRES)), max_size=3).map(tuple),
     st.frozensets(words, max_size=3),
 )
 offers = st.builds(Offer, words, words, words, words, st.booleans(), shapes, prices, st.sampled_from(["EUR", "USD"]))
