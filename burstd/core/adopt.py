@@ -8,6 +8,7 @@ jobs run to their end; else BOOTING, to be proven like any other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,6 +25,10 @@ from burstd.model.snapshot import CloudView, Snapshot, Unavailable
 _THERE = frozenset({InstanceState.PENDING, InstanceState.RUNNING, InstanceState.UNKNOWN})
 _STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
+_ID = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})?")
+"""Of a claim, as a tag may say it: files and keys are named by it. Empty: the machine has none of its own."""
+BILLED_S = 31 * 86400.0
+"""A machine that is adopted is billed for no longer than this before: no cloud's word uses a budget of years up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,10 @@ def _found(snapshot: Snapshot, view: View) -> Iterator[_Found]:
             slot = at.get(instance.address, "") or instance.tags.get(TAG_SLOT, "")
             if slot not in pools or instance.tags.get(TAG_POOL, pools[slot][0].name) != pools[slot][0].name:
                 continue
+            # A cloud has no say in slots that it may not fill, and a claim's id has a form.
+            may = {rule.provider for rule in pools[slot][0].rules}
+            if (may and instance.provider not in may) or not _ID.fullmatch(instance.claim_id):
+                continue
             node, holder = view.node(slot), holders.get(slot)
             at_work = node is not None and node.address == instance.address and (node.up or node.busy)
             at_work = at_work and node is not None and not node.flags & _OFF
@@ -92,7 +101,7 @@ def _unlisted(claim: Claim, view: View) -> bool:
 
 def _claim(found: _Found, cloud: CloudView, snapshot: Snapshot) -> Claim:
     instance, jobs = found.instance, _jobs(found.slot, snapshot)
-    launched = min(instance.launched or snapshot.now, snapshot.now)
+    launched = min(max(instance.launched or snapshot.now, snapshot.now - BILLED_S), snapshot.now)
     offer = _offer(found, cloud)
     price = "" if offer.price else "; what it costs is not known"
     return Claim(

@@ -1,0 +1,65 @@
+"""What a cloud says of machines that the record does not know: it fills no slot of others, and no bill of years."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from burstd.core.adopt import BILLED_S, adopt, adoptable
+from burstd.core.view import View
+from burstd.model.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
+from burstd.model.plan import Adopt
+from burstd.model.snapshot import CloudView, SlurmView, Snapshot
+from tests.core.worlds import NOW, offer, world
+
+MACHINE = Instance(
+    "i-1", "sky", InstanceState.RUNNING, "abc-1", {TAG_SLOT: "cpu1", TAG_POOL: "cpu"}, address="10.0.0.7",
+    launched=NOW - 600,
+)  # fmt: skip
+
+
+def listed(*machines: Instance) -> Snapshot:
+    seen = world(unknown=frozenset((m.provider, m.id) for m in machines))
+    clouds = {
+        name: CloudView((replace(offer(), provider=name),), tuple(m for m in machines if m.provider == name))
+        for name in ("sky", "storm")
+    }
+    return replace(seen, clouds=clouds)
+
+
+def _view(seen: Snapshot) -> View:
+    assert isinstance(seen.slurm, SlurmView)
+    return View(seen, seen.slurm)
+
+
+def adopted(*machines: Instance) -> list[Adopt]:
+    seen = listed(*machines)
+    return adopt(seen, _view(seen))
+
+
+def test_a_machine_of_a_cloud_that_fills_the_slot_is_adopted() -> None:
+    (one,) = adopted(MACHINE)
+    assert (one.claim.id, one.claim.slot, one.claim.billed_from) == ("abc-1", "cpu1", NOW - 600)
+
+
+def test_a_cloud_has_no_say_in_slots_that_it_may_not_fill() -> None:
+    false = [
+        replace(MACHINE, id=f"i-{n}", provider="storm", claim_id=f"abc-{n}", tags={TAG_SLOT: f"cpu{n}"})
+        for n in range(1, 5)
+    ]
+    assert adopted(*false) == []
+    seen = listed(*false)
+    assert not adoptable(seen, _view(seen))
+
+
+@pytest.mark.parametrize("said", ["../../spool/x", "a/b", "a\nb", ".hidden", "-x", "a" * 64, "\udc80", "a b"])
+def test_an_id_that_no_claim_has_is_not_taken_over(said: str) -> None:
+    assert adopted(replace(MACHINE, claim_id=said)) == []
+
+
+@pytest.mark.parametrize("said", [1.0, 1.8e9 - 400 * 86400.0])
+def test_no_word_of_a_cloud_is_billed_for_years(said: float) -> None:
+    seen = replace(listed(replace(MACHINE, launched=said)), now=1.8e9)
+    (one,) = adopt(seen, _view(seen))
+    assert one.claim.billed_from == one.claim.created == 1.8e9 - BILLED_S
