@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -28,8 +29,8 @@ def backup(place: str | Path, target: Path) -> None:
         raise StoreError(f"{target} is the database itself; name another file for its backup.")
     if not source.is_file():
         raise StoreUnavailable(f"There is no database {source}; burstd makes it at its first start.")
-    with _finished(target, target.parent.stat() if target.parent.is_dir() else None) as unfinished:
-        _copy(url, unfinished)
+    with _opened(url) as here, _as_owner(target.absolute().parent), _finished(target) as unfinished:
+        _copy(url, here, unfinished)
 
 
 def restore(place: str | Path, source: Path) -> Path | None:
@@ -47,19 +48,19 @@ def restore(place: str | Path, source: Path) -> Path | None:
     folder = target.absolute().parent
     if not folder.is_dir():
         raise StoreUnavailable(f"The folder {folder} for burstd's database does not exist; create it.")
-    owner = (target if target.exists() else folder).stat()
+    _check(source)
     was = target.is_file()
-    lock = take_file(target)
-    try:
-        _give(target.with_name(target.name + ".lock"), owner)
-        _check(source)
-        aside = target.with_name(f"{target.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S}")
-        with _finished(target, owner, aside=aside) as unfinished:
-            _copy(database_url(source), unfinished)
-    finally:
-        if not was and not target.stat().st_size:
-            target.unlink()
-        os.close(lock)
+    aside = target.with_name(f"{target.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S}")
+    backup_url = database_url(source)
+    with _opened(backup_url) as here, _as_owner(folder, target):
+        lock = take_file(target)
+        try:
+            with _finished(target, aside=aside if was else None) as unfinished:
+                _copy(backup_url, here, unfinished)
+        finally:
+            if not was and not target.stat().st_size:
+                target.unlink()
+            os.close(lock)
     return aside if was else None
 
 
@@ -71,7 +72,31 @@ def _file(place: str | Path) -> URL:
 
 
 @contextmanager
-def _finished(target: Path, owner: os.stat_result | None, aside: Path | None = None) -> Iterator[Path]:
+def _as_owner(*paths: Path) -> Iterator[None]:
+    """With the rights of whoever but root has one of these, where root does this: he may put links in root's way."""
+    owner = next((about for p in paths if os.path.lexists(p) and (about := p.lstat()).st_uid), None)
+    if os.geteuid() != 0 or owner is None:
+        yield
+        return
+    before = os.getegid(), os.getgroups()
+    try:
+        name = pwd.getpwuid(owner.st_uid).pw_name
+        groups = os.getgrouplist(name, owner.st_gid)
+    except KeyError:
+        groups = [owner.st_gid]
+    try:
+        os.setgroups(groups)
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before[0])
+        os.setgroups(before[1])
+
+
+@contextmanager
+def _finished(target: Path, aside: Path | None = None) -> Iterator[Path]:
     """A file that takes the target's name once it is whole and on the disk; what was there goes ``aside``."""
     unfinished = target.with_name(f"{target.name}.unfinished")
     try:
@@ -80,8 +105,6 @@ def _finished(target: Path, owner: os.stat_result | None, aside: Path | None = N
         try:
             unfinished.chmod(0o600)
             yield unfinished
-            if owner is not None:
-                _give(unfinished, owner)
             with unfinished.open("rb") as file:
                 os.fsync(file.fileno())
             for ending in ("-wal", "-shm", "") if aside is not None else ():
@@ -95,19 +118,17 @@ def _finished(target: Path, owner: os.stat_result | None, aside: Path | None = N
         raise StoreUnavailable(f"{target} cannot be written ({error.strerror}); see its folder.") from error
 
 
-def _give(path: Path, owner: os.stat_result) -> None:
-    """To burstd's user, where root does this."""
-    if os.geteuid() == 0:
-        os.chown(path, owner.st_uid, owner.st_gid)
-
-
-def _copy(source: URL, target: Path) -> None:
-    with (
-        in_words(source),
-        closing(sqlite3.connect(source.database or "", timeout=5.0)) as here,
-        closing(sqlite3.connect(target, isolation_level=None)) as there,
-    ):
+@contextmanager
+def _opened(source: URL) -> Iterator[sqlite3.Connection]:
+    """The source, open for reading with the rights that its caller has."""
+    with in_words(source), closing(sqlite3.connect(source.database or "", timeout=5.0)) as here:
         here.execute("PRAGMA query_only=ON")
+        here.execute("PRAGMA schema_version")
+        yield here
+
+
+def _copy(source: URL, here: sqlite3.Connection, target: Path) -> None:
+    with closing(sqlite3.connect(target, isolation_level=None)) as there:
         here.backup(there)
         # One file, whatever the source's journal was.
         there.execute("PRAGMA journal_mode=DELETE")
