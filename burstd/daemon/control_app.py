@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections import defaultdict
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +27,8 @@ from burstd.daemon.views import ErrorView
 from burstd.model.errors import BurstdError
 from burstd.store import UnknownClaim
 
+AT_ONCE = 2
+"""Requests of one user that are answered at a time; the others wait their turn."""
 MOST_BODY = 1 << 20
 """Bytes; a body is read before it is known who sent it, and anyone may connect."""
 
@@ -45,9 +49,30 @@ def make_app(office: Office, rights: Rights) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _broken)
+    app.add_middleware(Turns)
     app.add_middleware(SmallBodies)
     app.add_middleware(LastAnswers)
     return app
+
+
+class Turns:
+    """Answers AT_ONCE requests of one user at a time; root's and burstd's own have no limit.
+
+    An answer may cost as much as a decision, and the deciding thread shares the processor with those who make them.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._unlimited = (0, os.geteuid())
+        self._of: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http" or (uid := scope["state"]["peer"].uid) in self._unlimited:
+            await self._app(scope, receive, send)
+            return
+        async with self._of[uid]:
+            await self._app(scope, receive, send)
 
 
 class SmallBodies:
