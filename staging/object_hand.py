@@ -81,9 +81,11 @@ def outside_only(event: str, words: tuple[Any, ...]) -> None:
     """An audit hook that lets no connection be made to the head itself, nor to its cloud's metadata.
 
     A user's configuration names any server: from the head it would answer as it does nobody from outside. Names are
-    resolved by then. The site's proxies are not the user's choice.
+    resolved by then. The site's proxies are not the user's choice. Connecting for datagrams sends nothing.
     """
     if event != "socket.connect" or not isinstance(words[1], tuple):
+        return
+    if isinstance(words[0], socket.socket) and words[0].type == socket.SOCK_DGRAM:
         return
     where = str(words[1][0])
     try:
@@ -92,9 +94,21 @@ def outside_only(event: str, words: tuple[Any, ...]) -> None:
         return  # A name: the C library resolves and connects by address, or it is none.
     address = getattr(address, "ipv4_mapped", None) or address
     inside = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
-    if (inside or address in _METADATA) and words[1][:2] not in _proxies():
+    inside = inside or address in _METADATA or _is_here(address)
+    if inside and words[1][:2] not in _proxies():
         # No OSError: that would read as a server which does not answer.
         raise ValueError(f"{where} is this machine's own or its cloud's, which users do not reach")
+
+
+def _is_here(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether it is one of this machine's own addresses: it is reached from itself."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(address), 9))
+        except OSError:
+            return False  # Nor is there a way for what comes next.
+        return str(probe.getsockname()[0]) == str(address)
 
 
 @cache

@@ -91,4 +91,19 @@ def test_nothing_is_looked_at_while_the_user_rests(monkeypatch: pytest.MonkeyPat
     with check._turns.of(USER):
         text = f"#BURST stage_in {tmp_path}/none\n#BURST stage_out a to /there\n"
         assert check(StageCall("check", "1", USER, USER, text=text)).result == "ok"
-    assert check._promised("/there/a"), "what it brings is counted on all the same"
+    assert check._promised(USER, "/there/a"), "what it brings is counted on all the same"
+
+
+@root_only
+@pytest.mark.boxes
+def test_nobody_learns_what_anothers_jobs_will_bring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "account", lambda uid: Account(f"u{uid}", uid, uid, (uid,), "/"))
+    with ground() as place:
+        own(place)
+        place.chmod(0o777)
+        check = looks(lambda who, _deadline: open_hand(who.uid, who.gid, home="/"), 5.0)
+        his = StageCall("check", "1", USER, USER, text=f"#BURST stage_out a to {place}/b\n")
+        assert check(his).result == "ok"
+        after = f"#BURST stage_in {place}/b/a\n"
+        assert check(StageCall("check", "2", USER, USER, text=after)).result == "ok", "his own may count on it"
+        assert check(StageCall("check", "3", USER + 1, USER + 1, text=after)).result == "refused"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.server
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +38,32 @@ def test_where_a_users_server_may_not_be(address: tuple[Any, ...]) -> None:
 def test_where_it_may_be(address: Any) -> None:
     outside_only("socket.connect", (None, address))
     outside_only("open", (address,))
+
+
+_OWN = """
+import socket, sys
+from staging.object_hand import outside_only
+for address in (("198.51.100.7", 80), ("::ffff:198.51.100.7", 80, 0, 0), ("2001:db8::7", 80, 0, 0)):
+    try:
+        outside_only("socket.connect", (None, address))
+    except ValueError:
+        continue
+    sys.exit(f"{address} is let through")
+outside_only("socket.connect", (None, ("198.51.100.8", 80)))
+sys.addaudithook(outside_only)
+try:
+    socket.create_connection(("198.51.100.7", 80), 5)
+except ValueError as error:
+    sys.exit("this machine's own" not in str(error))
+"""
+
+
+@pytest.mark.boxes
+def test_the_heads_own_addresses_are_the_head() -> None:
+    made = "ip link set lo up && ip addr add 198.51.100.7/32 dev lo && ip addr add 2001:db8::7/128 dev lo && "
+    inside = ["unshare", "-rn", "sh", "-c", made + 'exec "$0" -c "$1"', sys.executable, _OWN]
+    done = subprocess.run(inside, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 class _Answers:

@@ -65,8 +65,8 @@ class Check:
         self._usage = usage
         self._turns = Turns()
         self._lock = threading.Lock()
-        self._promises: deque[str] = deque(maxlen=PROMISES)
-        """Destinations of jobs that were let in of late."""
+        self._promises: deque[tuple[int, str]] = deque(maxlen=PROMISES)
+        """Users and destinations of jobs that were let in of late."""
 
     def __call__(self, call: StageCall) -> StageReply:
         """Refuses with every fault there is, one a line. Files are looked at until the time for it is over."""
@@ -101,7 +101,7 @@ class Check:
             known = values(who)
             paths = (place(wanted.destination, known, work_dir) for wanted in directives.stage_out)
             with self._lock:
-                self._promises.extend(path for path in paths if path is not None)
+                self._promises.extend((uid, path) for path in paths if path is not None)
         return faults
 
     def _look(
@@ -131,7 +131,12 @@ class Check:
             except HandLate:
                 raise
             except (HandError, ValueError) as error:
-                if path and isinstance(error, HandError) and error.errno == errno.ENOENT and self._promised(path):
+                if (
+                    path
+                    and isinstance(error, HandError)
+                    and error.errno == errno.ENOENT
+                    and self._promised(who.uid, path)
+                ):
                     continue
                 faults.append(f"line {asked.line}: stage_in {printable(asked.source or asked.dataset)}: {error}")
         for wanted in directives.stage_out:
@@ -155,10 +160,13 @@ class Check:
             faults += [too_much] if too_much else []
         return faults
 
-    def _promised(self, path: str) -> bool:
-        """Whether a job that was submitted before will bring something there: what is not there may come."""
+    def _promised(self, uid: int, path: str) -> bool:
+        """Whether a job of his that was submitted before will bring something there: what is not there may come.
+
+        Nobody is told of the jobs of others, nor does his input wait for them (see Chain).
+        """
         with self._lock:
-            return any(meet(path, destination) for destination in self._promises)
+            return any(meet(path, destination) for user, destination in self._promises if user == uid)
 
     def _look_at_objects(self, who: Account, source: str, left: float) -> int:
         """Their size, as far as it is known in time. Raises HandError where the user cannot have them."""
