@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, compress, count, repeat
 from operator import is_
@@ -22,6 +22,8 @@ _UNSETTLED = STAGING | {"BeginTime", "Reservation"}
 """Reasons with which it is not the job alone that says whether it counts."""
 _MOST_REQUESTS = 50_000
 """So many are kept in mind."""
+_DIGITS = 10
+"""More than any array task has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,11 +98,27 @@ class Demand:
 
 def task_ids(text: str) -> Iterator[str]:
     """The tasks of Slurm's notation, in its order: ``1-3,7,10-20:5`` is 1, 2, 3, 7, 10, 15, 20."""
+    for span in _spans(text):
+        yield from map(str, span)
+
+
+def tasks_among(text: str, tasks: Iterable[str]) -> list[str]:
+    """Those of them that are in Slurm's notation, in its order; no others are looked at."""
+    numbers = sorted(int(task) for task in set(tasks) if task.isdecimal() and len(task) <= _DIGITS)
+    return [str(number) for span in _spans(text) for number in numbers if number in span]
+
+
+def has_task(text: str, task: str) -> bool:
+    """Whether a task is in Slurm's notation."""
+    return task in tasks_among(text, (task,))
+
+
+def _spans(text: str) -> Iterator[range]:
     for part in text.partition("%")[0].split(","):
         span, _, step = part.strip().strip("[]").partition(":")
         first, _, last = span.partition("-")
         if first.isdigit():
-            yield from (str(n) for n in range(int(first), int(last or first) + 1, int(step or 1)))
+            yield range(int(first), int(last or first) + 1, int(step or 1))
 
 
 class DemandMemory:

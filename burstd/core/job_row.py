@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from burstd.core.demand import task_ids
+from burstd.core.demand import has_task
 from burstd.core.units import memory_text
 from burstd.model.job import Job, JobState
 
@@ -19,7 +19,7 @@ def row_of(jobs: Sequence[Job], job_id: str) -> Job | None:
         return exact
     number, _, task = job_id.partition("_")
     if task:
-        rows = [job for job in jobs if job.id == number and task in task_ids(job.array_tasks)]
+        rows = [job for job in jobs if job.id == number and has_task(job.array_tasks, task)]
     else:
         rows = [job for job in jobs if job_id and job_id in (job.array_job_id, job.het_job_id)]
     return next((job for job in rows if job.state is JobState.PENDING), rows[0] if rows else None)

@@ -64,6 +64,12 @@ class Packer:
         """New slots of gangs, by gang."""
         self.special = doubts.nodes | doubts.given_up | self.reserved.keys() | self.made_for.keys()
         """Jobs of which more is to be known than their pattern."""
+        self.named: dict[str, set[str]] = {}
+        """By array, the tasks that claims are for, or that are given up: the others of an array are alike."""
+        for word in self.reserved.keys() | doubts.given_up:
+            array, _, task = word.partition("_")
+            if task:
+                self.named.setdefault(array, set()).add(task)
         self._stencils = capacity.stencils
         self._free = {pool: deque(slots) for pool, slots in capacity.free.items()}
         self._doubts = doubts

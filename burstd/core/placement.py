@@ -7,7 +7,7 @@ looked at again, so that the time grows with jobs plus patterns times bins, not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from burstd.core.capacity import Bin, Kind, capacity
 from burstd.core.changes import Changes, changed
-from burstd.core.demand import Ask, Demand, task_ids
+from burstd.core.demand import Ask, Demand, tasks_among
 from burstd.core.gangs import place_gang
 from burstd.core.offers import candidates
 from burstd.core.packer import Outcome, Packer, cheapest
@@ -262,8 +262,8 @@ class Placement:
                 waiting.update((ask.gang(), *(job.id for job in ask.jobs)))
             if job.array_tasks:
                 prefix = job.array_job_id or job.id
-                if any(word.startswith(prefix + "_") for word in words):
-                    waiting.update(f"{prefix}_{task}" for task in task_ids(job.array_tasks))
+                named = [word.removeprefix(prefix + "_") for word in words if word.startswith(prefix + "_")]
+                waiting.update(f"{prefix}_{task}" for task in tasks_among(job.array_tasks, named))
         return frozenset(words & waiting)
 
     def _place_gangs(self, packer: Packer, ask: Ask, patterns: list[Pattern], order: int) -> Outcome:
@@ -272,7 +272,21 @@ class Placement:
         members = [(job, pattern) for (job, _), pattern in zip(ask.parts, patterns, strict=True)]
         for pattern in patterns:
             pattern.left -= ask.tasks
-        for task in ask.task_ids():
+        job = ask.job
+        named = tasks_among(job.array_tasks, packer.named.get(job.array_job_id or job.id, ()))
+        full = False
+
+        def tries() -> Iterator[str]:
+            # All tasks are alike but those of which more is known: once one finds no room, no other does.
+            apart = dict.fromkeys(named)
+            for task in ask.task_ids():
+                if full or (not ask.more and patterns[0].full):
+                    break
+                apart.pop(task, None)
+                yield task
+            yield from apart
+
+        for task in tries():
             if not done.left:
                 break
             gang = ask.gang(task)
@@ -285,6 +299,7 @@ class Placement:
                 if not ask.more and not one.stuck and not one.given_up:
                     patterns[0].full, patterns[0].full_at = True, order
                 done.lacking = one.lacking
+                full = full or bool(ask.more) or task not in named
                 continue
             for found in one.new:
                 found.order = order

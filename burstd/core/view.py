@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from burstd.core.demand import task_ids
+from burstd.core.demand import has_task
 from burstd.core.keeping import KEEP_S, Kept, kept
 from burstd.core.listing import Doubt, doubted
 from burstd.core.notices import Told, told_of
@@ -79,7 +79,7 @@ class View:
         jobs = self.jobs()
         found = jobs.get(job_id)
         array, _, task = job_id.partition("_")
-        if found is None and task and (row := jobs.get(array)) is not None and task in task_ids(row.array_tasks):
+        if found is None and task and (row := jobs.get(array)) is not None and has_task(row.array_tasks, task):
             return row
         return found
 

@@ -21,7 +21,7 @@ from typing import Protocol
 import structlog
 
 from burstd.core import apart
-from burstd.core.demand import task_ids
+from burstd.core.demand import tasks_among
 from burstd.core.job_line import Line, Lines, named
 from burstd.daemon.holds import Holds
 from burstd.daemon.workers import Workers
@@ -223,7 +223,8 @@ def _as_found(news: _News, there: Mapping[str, str]) -> bool:
     job = news.job
     if there.get(job.id) != news.found:
         return False
-    return not job.array_tasks or not any(f"{job.id}_{task}" in there for task in task_ids(job.array_tasks))
+    prefix = f"{job.id}_"
+    return not tasks_among(job.array_tasks, [word.removeprefix(prefix) for word in there if word.startswith(prefix)])
 
 
 def _same(told: _Told, reason: str, job: Job) -> bool:
