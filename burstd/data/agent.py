@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from burstd.data.collect import collect
-from burstd.data.place import Placing, clear
+from burstd.data.place import Placing, clear, folder_made
 from burstd.data.transports import open_reach
 from burstd.data.userside import AgentFault, Message, UserSide, fault_of
 from burstd.data.works import WORKS
@@ -112,7 +112,7 @@ def main() -> int:
 
 
 def _do(request: Message, user: UserSide, talk: Conversation) -> Message:
-    what = request["do"]
+    what, request = request["do"], {**request, "dir": folder_made(request)}
     if what == "clear":
         clear(request["dir"], request["job"])
         return {}

@@ -335,7 +335,7 @@ def _facts(below: Below, path: str) -> list[int] | None:
     facts = below.facts(path)
     if facts is None:
         return None
-    return [facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_nlink, facts.st_dev, facts.st_ino]
+    return [facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_nlink, facts.st_dev, facts.st_ino, facts.st_uid]
 
 
 def _path_of(item: object) -> str:

@@ -236,6 +236,14 @@ class Placing:
             os.close(manifest)
 
 
+def folder_made(request: Message) -> str:
+    """The folder of a request's job: of an older name where it was made by that."""
+    before = request.get("dir_before", "")
+    record = JobFolder(before).read() if before else None
+    mine = record is not None and (record["job"], record["uid"]) == (request["job"], request["uid"])
+    return before if mine else str(request["dir"])
+
+
 def clear(path: str, job: str) -> None:
     """Removes a job's folder and gives free what it used. Nothing there is no error. Raises AgentFault."""
     folder = JobFolder(path)

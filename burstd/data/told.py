@@ -84,6 +84,7 @@ class Facts:
     nlink: int
     dev: int
     ino: int
+    uid: int
 
     @property
     def kind(self) -> str:

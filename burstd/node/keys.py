@@ -33,11 +33,11 @@ def ensure_ssh_key(path: Path, comment: str = "burstd") -> str:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             private = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-            _install(path, private, 0o600)
+            write_new(path, private, 0o600)
         line = f"{public_key(path)} {comment}"
         beside = path.with_name(path.name + ".pub")
         if not beside.exists():
-            _install(beside, f"{line}\n".encode(), 0o644)
+            write_new(beside, f"{line}\n".encode(), 0o644)
     except OSError as error:
         raise KeyUnusable(
             f"the ssh key {path} cannot be made or read: {error.strerror}. burstd needs to own its directory"
@@ -59,8 +59,8 @@ def public_key(path: Path) -> str:
     return private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
 
 
-def _install(path: Path, content: bytes, mode: int) -> None:
-    """Writes a new file whole. One that came into being meanwhile is left as it is."""
+def write_new(path: Path, content: bytes, mode: int) -> None:
+    """Writes a new file whole. One that came into being meanwhile is left as it is. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -13,6 +13,7 @@ from burstd.core.staging import TransferLimits
 from burstd.daemon.stage.allowance import Quotas, unlimited
 from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.fate import owed
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.runs import ACTIVE
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.data import OUTPUT_ON_NODES, StageState
@@ -57,7 +58,7 @@ class StageWorld:
         """Those that a lost record does not know."""
         self._made = self._generation = 0
         self.quotas: Quotas = unlimited
-        self._rules = StageRules("/scratch", "store", LIMITS, retries)
+        self._rules = StageRules(JobFolders("/scratch", b"key"), "store", LIMITS, retries)
         self._path = folder / "burstd.db"
         if template is not None:
             shutil.copy(template, self._path)

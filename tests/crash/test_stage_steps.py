@@ -14,6 +14,7 @@ from burstd.core.staging import Measured, Rates, TransferLimits, Use
 from burstd.daemon.stage.allowance import Taken, too_much, unlimited
 from burstd.daemon.stage.chain import Chain
 from burstd.daemon.stage.desk import StageDesk, StageRules
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.runs import Life, Run
 from burstd.daemon.stage.views import views
@@ -127,7 +128,7 @@ def test_a_step_reads_the_record_once_and_no_accounts_however_many_wait(tmp_path
     desk = StageDesk(
         store=cast("Store", Counting(store, calls)), workers=Lookers(), clock=world.clock,
         transfers=Pending(world.ground, world.slurm), pools=lambda: POOLS,
-        rules=StageRules("/scratch", "store", TransferLimits(4, 2)), accounts=who,
+        rules=StageRules(JobFolders("/scratch", b"key"), "store", TransferLimits(4, 2)), accounts=who,
     )  # fmt: skip
     with store.batch():
         store.make_staging(staging("0", S.WAITING, to="/home/ada/x"))

@@ -18,6 +18,7 @@ import pytest
 
 from burstd.core.directives import parse
 from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.user_hands import UserHands
 from burstd.daemon.stage.work import Ended, Task
@@ -122,7 +123,7 @@ def job(text: str) -> Staging:
 
 def home(place: Path, asked: Staging, stager: MemoryStager, **ended: Any) -> None:
     with user(place) as hands:
-        homeward = Homeward(stager, Limits(), lambda *_: None, lambda job_id: str(place / job_id))
+        homeward = Homeward(stager, Limits(), lambda *_: None, JobFolders(str(place), b"key"))
         homeward.bring(Task(asked, Meter("7", "home")), hands, Ended(**ended))
 
 

@@ -12,6 +12,7 @@ from burstd.core.directives import parse
 from burstd.core.staging import Use
 from burstd.daemon.stage.check import Check, CheckRules
 from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.places import in_place
 from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.sweep import named
@@ -74,10 +75,11 @@ def _datasets(name: str) -> str | None:
 
 def _transfers(stager: MemoryStager, agent: Agent, folder: Path) -> HeadTransfers:
     limits = Limits()
+    folders = JobFolders(str(folder), b"key")
     return HeadTransfers(
         commands=Commands(), stager=stager, sender=Sender(Index(None), stager, limits), agent=agent,  # type: ignore[arg-type]
-        homeward=Homeward(stager, limits, lambda *_: None, str), hand=hand_of, objects=object_hand,
-        job_folder=lambda job: f"{folder}/{job}", cache_dir=str(folder), datasets=_datasets,
+        homeward=Homeward(stager, limits, lambda *_: None, folders), hand=hand_of, objects=object_hand,
+        folders=folders, cache_dir=str(folder), datasets=_datasets,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from burstd.core.staging import TransferLimits
 from burstd.daemon.stage.desk import StageRules
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.node_desk import NodeDesk
 from burstd.daemon.stage.storage import StorageNode
 from burstd.daemon.stage.work import Transfers
@@ -66,7 +67,7 @@ class Ground:
         self.desk = NodeDesk(
             store=self.store, workers=QueuedWorkers(self.clock, {}), clock=self.clock,
             transfers=cast("Transfers", None),  # nothing is moved here
-            pools=lambda: POOLS, rules=StageRules("/jobs", "near", TransferLimits()),
+            pools=lambda: POOLS, rules=StageRules(JobFolders("/jobs", b"key"), "near", TransferLimits()),
         )  # fmt: skip
 
     def follow(self, *claims: Claim) -> str:

@@ -18,6 +18,7 @@ from burstd.core.directives import parse
 from burstd.core.staging import Use
 from burstd.daemon.stage.check import Check, CheckRules
 from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.user_hands import UserHands
 from burstd.daemon.stage.work import Ended, Task
@@ -114,7 +115,7 @@ def test_outputs_of_a_job_on_premises_and_of_nodes(world: World) -> None:
         onnode = replace(job, nodes=("n1",), outputs={"n1/0": tree, "n1/1": single})
         for asked, ended in ((job, Ended(on_premises=True)), (onnode, Ended())):
             with UserHands(who, hand_of(who), partial(object_hand, loopback=True)) as hands:
-                home = Homeward(stager, Limits(), lambda *_: None, lambda job_id: str(folder / job_id))
+                home = Homeward(stager, Limits(), lambda *_: None, JobFolders(str(folder), b"key"))
                 assert home.bring(Task(asked, Meter("7", "home")), hands, ended) == 12
             told = json.loads(world.get("runs/7/burst-7.json")[0])
             assert told["complete"] is False
@@ -126,7 +127,9 @@ def test_outputs_of_a_job_on_premises_and_of_nodes(world: World) -> None:
             assert b"did not end well" in world.get("runs/7/burst-7.PARTIAL")[0]
         well = replace(onnode, job_state="COMPLETED", exit_code="0:0")
         with UserHands(who, hand_of(who), partial(object_hand, loopback=True)) as hands:
-            Homeward(stager, Limits(), lambda *_: None, str).bring(Task(well, Meter("7", "home")), hands, Ended())
+            Homeward(stager, Limits(), lambda *_: None, JobFolders("/", b"key")).bring(
+                Task(well, Meter("7", "home")), hands, Ended()
+            )
         assert "runs/7/burst-7.PARTIAL" not in world.names()
 
 

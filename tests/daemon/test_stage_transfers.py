@@ -12,6 +12,7 @@ import pytest
 
 from burstd.core.directives import parse
 from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.node_word import answer, repair
 from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.transfers import HeadTransfers
@@ -133,8 +134,9 @@ def _transfers(stager: MemoryStager, folder: Path) -> HeadTransfers:
         raise AssertionError("no node is to be asked")
 
     index, limits = Index(None), Limits()
+    folders = JobFolders(str(folder), b"key")
     return HeadTransfers(
         commands=Commands(), stager=stager, sender=Sender(index, stager, limits), agent=NodeAgent(nobody),
-        homeward=Homeward(stager, limits, lambda *_: None, str), hand=hand_of, objects=object_hand,
-        job_folder=lambda job: f"{folder}/{job}", cache_dir=str(folder), datasets=lambda _name: None,
+        homeward=Homeward(stager, limits, lambda *_: None, folders), hand=hand_of, objects=object_hand,
+        folders=folders, cache_dir=str(folder), datasets=lambda _name: None,
     )  # fmt: skip

@@ -71,7 +71,10 @@ def wait_over(site: Site, job: str, limit_s: float = 40) -> None:
     wait_stage(site, job, lambda row: row["state"] == "cleared", "its data is cleared", limit_s)
     left = site.storage.box.run(["sh", "-c", f"find {DATA} -path '*/out/{job}/*' -type f"]).stdout
     assert not left, left
-    assert site.cluster.sh(f"test -e /var/spool/burst/{job} || echo gone").strip() == "gone"
+    assert (
+        site.cluster.sh(f"ls -d /var/spool/burst/{job} /var/spool/burst/{job}-* 2>/dev/null || echo gone").strip()
+        == "gone"
+    )
 
 
 def manifest(site: Site, job: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ STATES = ("sending", "staged", "placing", "placed", "home", "cleared", "held")
 def prepare(site: Site) -> None:
     """ada has a script, and an input of two files."""
     site.write(f"/home/ada/{FILE}", SCRIPT)
-    site.cluster.sh("install -d -m 1777 /var/spool/burst")
+    site.cluster.sh("install -d -m 1733 /var/spool/burst")
     half = f"head -c {CORPUS_MIB // 2}M /dev/urandom"
     site.cluster.sh(f"mkdir corpus; {half} >corpus/east; {half} >corpus/west", "ada")
 

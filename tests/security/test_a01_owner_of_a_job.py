@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from burstd.core.staging import TransferLimits
 from burstd.daemon.stage.desk import StageDesk, StageRules
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.workers import Workers
 from burstd.model.errors import SchedulerUnavailable
 from burstd.model.snapshot import SlurmView
@@ -156,7 +157,7 @@ def test_hook_and_queue_must_name_the_same_owner(
     transfers.owner = squeue
     desk = StageDesk(
         store=world.store, workers=cast("Workers", AtOnce()), clock=world.clock, transfers=transfers,
-        pools=lambda: POOLS, rules=StageRules("/scratch", "store", TransferLimits(4, 2)),
+        pools=lambda: POOLS, rules=StageRules(JobFolders("/scratch", b"key"), "store", TransferLimits(4, 2)),
     )  # fmt: skip
     said: list[StageReply] = []
     text = "#!/bin/sh\n#BURST stage_out x to /home/bob/x\n"

@@ -15,6 +15,7 @@ import pytest
 
 from burstd.core.directives import parse
 from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.transfers import HeadTransfers
 from burstd.daemon.stage.work import Collected, Ended, StageFailed, Task
@@ -93,11 +94,12 @@ class Home:
 
     def transfers(self, lie: Lie) -> HeadTransfers:
         index, limits = Index(None), Limits()
+        folders = JobFolders(str(self.place), b"key")
         return HeadTransfers(
             commands=Commands(), stager=self.store, sender=Sender(index, self.store, limits),
             agent=NodeAgent(lambda _claim: HostileNode(self.store, lie)),
-            homeward=Homeward(self.store, limits, lambda *_: None, str), hand=hand_of, objects=object_hand,
-            job_folder=lambda job: f"{self.place}/{job}", cache_dir=str(self.place), datasets=lambda _name: None,
+            homeward=Homeward(self.store, limits, lambda *_: None, folders), hand=hand_of, objects=object_hand,
+            folders=folders, cache_dir=str(self.place), datasets=lambda _name: None,
         )  # fmt: skip
 
 

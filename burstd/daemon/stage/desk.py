@@ -31,8 +31,8 @@ from burstd.daemon.stage.fate import (
     starts_over,
 )
 from burstd.daemon.stage.isolation import Isolation
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.moves import RETRY_S, Moves, machines_of
-from burstd.daemon.stage.places import environment
 from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.recovery import write_down
 from burstd.daemon.stage.runs import Answer, Life, Run, Runs
@@ -59,7 +59,7 @@ _SLOWEST_QUESTION_S = 30.0
 class StageRules:
     """What the settings say. Times in seconds."""
 
-    job_dir: str
+    folders: JobFolders
     store: str
     limits: TransferLimits
     retries: int = 8
@@ -402,7 +402,7 @@ class StageDesk:
     # What is told.
 
     def _answer(self, row: Staging | None, run: Run) -> None:
-        env = environment(self.rules.job_dir, run.job_id)
+        env = self.rules.folders.environment(run.job_id)
         if rests := self._isolation.rests(run.job_id):
             run.answer(lambda hook: StageReply("refused", rests) if hook in STARTING else None)
             return

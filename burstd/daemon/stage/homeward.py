@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from burstd.core.words import fill, literal
 from burstd.daemon.stage import home_journal
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.places import ended_well, place, values
 from burstd.daemon.stage.user_hands import UserHands
 from burstd.daemon.stage.work import Ended, StageFailed, Task
@@ -72,6 +73,8 @@ class _Trip:
     """Where a manifest goes, in order."""
     warnings: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    folder: str = ""
+    """The job's on this machine, where it ran on premises."""
     here: list[_Here] = field(default_factory=list)
 
     def brought(self, root: str, node: str) -> Callable[[Brought], None]:
@@ -90,11 +93,11 @@ class _Trip:
 class Homeward:
     """Brings what a job left to where its owner wants it."""
 
-    def __init__(self, stager: Stager, limits: Limits, adopt: Adopt, job_folder: Callable[[str], str]) -> None:
+    def __init__(self, stager: Stager, limits: Limits, adopt: Adopt, folders: JobFolders) -> None:
         self._adopt = adopt
         self._stager = stager
         self._limits = limits
-        self._job_folder = job_folder
+        self._folders = folders
 
     def bring(self, task: Task, hands: UserHands, ended: Ended) -> int:
         """Everything of one job; returns its bytes. Raises HandError, StagerError, ManifestDamaged, Stopped."""
@@ -110,6 +113,7 @@ class Homeward:
             )
             trip = _Trip(task, hands, bringer, rows)
             if ended.on_premises:
+                trip.folder = self._folders.there(hands.files, hands.who.uid, job.job_id)
                 trip.here = [self._here(trip, n, w) for n, w in enumerate(job.directives.stage_out) if applies(w, job)]
                 self._journal(trip)
             for number, wanted in enumerate(job.directives.stage_out):
@@ -173,7 +177,7 @@ class Homeward:
         """What a line names of what the job left in its folder here."""
         job = trip.task.job.job_id
         pattern = fill(wanted.pattern, values(trip.hands.who, job)) or wanted.pattern
-        path = posixpath.normpath(f"{self._job_folder(job)}/out/{pattern}")
+        path = posixpath.normpath(f"{trip.folder}/out/{pattern}")
         plain = literal(path)
         source = path if plain is None else plain
         rows: dict[str, list[Any]] = {}
@@ -207,18 +211,17 @@ class Homeward:
 
         It lies in the job's folder, as its owner's: what he makes of it is his own manifest.
         """
-        folder = self._job_folder(trip.task.job.job_id)
         earlier: dict[int, tuple[bool, home_journal.Names]] = {}
         # Nothing was noted, or its owner has made it unreadable: what an earlier try took is not in the manifest then.
         with suppress(HandError, ValueError):
-            (fd,) = trip.hands.files.open(folder, [home_journal.NAME])
+            (fd,) = trip.hands.files.open(trip.folder, [home_journal.NAME])
             with os.fdopen(fd, encoding="utf-8") as file:
                 earlier = home_journal.read(file)
         for index, here in enumerate(trip.here):
             single, names = earlier.get(here.number, (False, {}))
             trip.here[index] = replace(here, single=here.single or (single and not here.rows), before=tuple(names))
         try:
-            with _new(trip, folder, home_journal.NAME) as out:
+            with _new(trip, trip.folder, home_journal.NAME) as out:
                 noted = {h.number: (h.single, {**dict.fromkeys(h.rows), **dict.fromkeys(h.before)}) for h in trip.here}
                 home_journal.write(out, noted)
         except (HandError, OSError):

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from burstd.daemon.stage.desk import StageDesk
-from burstd.daemon.stage.places import environment
 from burstd.daemon.workers import Workers
 from burstd.slurm.stage_server import StageCall, StageReply
 
@@ -31,7 +30,7 @@ class Hooks:
             return self._check(call)
         if call.hook == "paths":
             # slurmctld answers nobody else meanwhile.
-            return StageReply("ok", env=environment(self._desk.rules.job_dir, call.job_id))
+            return StageReply("ok", env=self._desk.rules.folders.environment(call.job_id))
         answer: Future[StageReply] = Future()
 
         def tell(reply: StageReply) -> None:

@@ -45,12 +45,6 @@ def place(pattern: str, known: Mapping[str, str], work_dir: str) -> str | None:
     return posixpath.normpath(found) + slash if found.startswith("/") else None
 
 
-def environment(job_dir: str, job_id: str) -> dict[str, str]:
-    """What a job finds in its environment, the same everywhere."""
-    home = f"{job_dir}/{job_id}"
-    return {"BURST_IN": f"{home}/in", "BURST_OUT": f"{home}/out", "BURST_SCRATCH": f"{home}/scratch"}
-
-
 def in_place(stager: Stager, asked: StageIn, origin: str) -> str | None:
     """The path by which nodes see an input as it is, so that it is not sent. What is copied or matched always is."""
     if not isinstance(stager, InPlace) or asked.access is Access.COPY or not origin.startswith("/"):

@@ -19,6 +19,7 @@ from burstd.daemon.stage.check import Check, CheckRules
 from burstd.daemon.stage.desk import StageDesk, StageRules
 from burstd.daemon.stage.homeward import Homeward
 from burstd.daemon.stage.hooks import Hooks
+from burstd.daemon.stage.job_folders import JobFolders, folder_key
 from burstd.daemon.stage.node_desk import NodeDesk
 from burstd.daemon.stage.places import in_place
 from burstd.daemon.stage.progress import Reading
@@ -106,14 +107,12 @@ class StageRoom:
             beside = at.with_name("object-hand.sock") if at else None
             return object_hand(who, kind, socket_path=beside, min_uid=staging.min_uid, timeout_s=timeout_s)
 
-        def folder(job_id: str) -> str:
-            return f"{staging.job_dir}/{job_id}"
-
+        key = folder_key(settings.daemon.state_dir / "job-folders.key")
+        self._folders = folders = JobFolders(str(staging.job_dir), key)
         transfers = HeadTransfers(
             commands=around.commands, stager=stager, sender=Sender(self._index, stager, limits), agent=around.agent,
-            homeward=Homeward(stager, limits, Adoption(stager, self._index), folder), hand=hand, objects=objects,
-            job_folder=folder,
-            cache_dir=f"{staging.job_dir}/cache", datasets=self._dataset,
+            homeward=Homeward(stager, limits, Adoption(stager, self._index), folders), hand=hand, objects=objects,
+            folders=folders, cache_dir=f"{staging.job_dir}/cache", datasets=self._dataset,
         )  # fmt: skip
         wish = stager.wish if isinstance(stager, OnNode) else None
         desk = NodeDesk if wish is not None else StageDesk
@@ -154,7 +153,7 @@ class StageRoom:
 
     def _stage_rules(self, staging: StagingSettings) -> StageRules:
         limits = TransferLimits(staging.transfers, staging.transfers_per_user)
-        return StageRules(str(staging.job_dir), self._stager.name, limits, staging.retries)
+        return StageRules(self._folders, self._stager.name, limits, staging.retries)
 
     def _check_rules(self, staging: StagingSettings) -> CheckRules:
         return CheckRules(staging.check_s, staging.scratch_max, self._dataset, partial(in_place, self._stager))

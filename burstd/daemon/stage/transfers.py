@@ -14,6 +14,7 @@ from burstd.core.staging import MOST_BYTES
 from burstd.core.units import size_text
 from burstd.core.words import fill
 from burstd.daemon.stage.homeward import Homeward, applies
+from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.node_word import answer, collected, repair
 from burstd.daemon.stage.places import DatasetSource, in_place, source, values
 from burstd.daemon.stage.user_hands import Objects, UserHands
@@ -55,7 +56,7 @@ class HeadTransfers:
         homeward: Homeward,
         hand: Callable[[Account], Hand],
         objects: Objects,
-        job_folder: Callable[[str], str],
+        folders: JobFolders,
         cache_dir: str,
         datasets: DatasetSource,
     ) -> None:
@@ -66,7 +67,7 @@ class HeadTransfers:
         self._homeward = homeward
         self._hand = hand
         self._objects = objects
-        self._folder = job_folder
+        self._folders = folders
         self._cache_dir = cache_dir
         self._datasets = datasets
 
@@ -146,17 +147,17 @@ class HeadTransfers:
 
     def link(self, task: Task) -> None:
         """See Transfers."""
-        folder = self._folder(task.job.job_id)
         job = task.job.job_id
         with self._as_owner(task) as hands:
             files = hands.files
+            folder = self._folders.there(files, hands.who.uid, job)
             try:
                 files.make_own(folder, ["", "in", "out", "scratch"])
             except HandError as error:
                 if error.errno in (EPERM, ENOTDIR):
                     raise
                 above = folder.rpartition("/")[0]
-                text = f"{error}; the administrator makes {above} once, for all users, with install -d -m 1777 {above}"
+                text = f"{error}; the administrator makes {above} once, for all users, with install -d -m 1733 {above}"
                 raise StageFailed(text, again=True) from None
             for asked in task.job.directives.stage_in:
                 origin = self._source(asked, task.job, hands.who)
@@ -204,8 +205,8 @@ class HeadTransfers:
         for claim in claims:
             self._ask(task, claim, "clear", who)
         with self._told(task), self._hand(who) as hand:
-            folder, _, name = self._folder(job.job_id).rpartition("/")
             try:
+                folder, _, name = self._folders.there(hand, who.uid, job.job_id).rpartition("/")
                 hand.remove_tree(folder, [name])
             except HandError as error:
                 # Where no job runs on premises there is no such folder.
@@ -262,7 +263,8 @@ class HeadTransfers:
             reach = self._stager.reach() if do == "collect" or more.get("trees") else Reach("dir", {"path": "/"})
             request: dict[str, Any] = {
                 "do": do, "job": job.job_id, "user": job.user, "uid": job.uid, "gid": job.gid,
-                "groups": list(who.groups), "dir": self._folder(job.job_id),
+                "groups": list(who.groups), "dir": self._folders.path(job.job_id),
+                "dir_before": self._folders.before(job.job_id),
                 "reach": {"kind": reach.kind, "facts": dict(reach.facts)}, **more,
             }  # fmt: skip
             try:
