@@ -32,6 +32,10 @@ _NODES = frozenset({S.READY, S.OPEN, S.CLOSING})
 _RESTLESS = frozenset({S.LAUNCHING, S.BOOTING, S.TERMINATING})
 
 
+class NodeDoubted(BurstdError):
+    """What Slurm says of a node is not to be trusted."""
+
+
 @dataclass(slots=True)
 class Pace:
     """How often things are looked at, in seconds. One for all who look, so that a reload reaches them."""
@@ -129,6 +133,8 @@ class Observer:
             nodes = {node.name: node for node in self._scheduler.nodes()}
             for name, node in nodes.items():
                 with self._holds.guard("reading Slurm", subject(name)):
+                    if node.doubt and subject(name) not in self._holds:
+                        raise NodeDoubted(node.doubt)
                     nodes[name] = self._with_last_busy(node, read)
             jobs = tuple(self._scheduler.jobs())
             reservations = tuple(self._scheduler.reservations())

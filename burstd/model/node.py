@@ -36,6 +36,8 @@ class Node:
     boot_time: float = 0.0
     slurmd_start: float = 0.0
     last_busy: float = 0.0
+    doubt: str = ""
+    """Why what is said of it is not to be trusted, and the remedy; empty: it is."""
 
     @property
     def powered_down(self) -> bool:

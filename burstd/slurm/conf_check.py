@@ -51,7 +51,7 @@ def ask(commands: Commands) -> Running:
     return Running(
         config_of(commands(*CONFIG)),
         {f["PartitionName"]: f for f in records(commands(*PARTITIONS), "PartitionName")},
-        nodes.parse_nodes(commands(*nodes.COMMAND), lambda wall: wall),
+        nodes.NodeReader(commands, lambda wall: wall).all(),
     )
 
 

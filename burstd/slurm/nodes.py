@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
-from burstd.model.errors import SchedulerUnavailable
+from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.model.node import Node
+from burstd.slurm.commands import Commands
+from burstd.slurm.hostlist import compress
 from burstd.slurm.text import blocks, fields_of, gres_of_node, instant, mebibytes, number, word
 
 COMMAND = ("scontrol", "--all", "--oneliner", "--detail", "show", "node")
 """Detailed, because only then GresUsed is told; all, because of hidden partitions."""
+NAMES = ("sinfo", "--all", "--noheader", "--Node")
+_NAMES_ONLY = {"SINFO_FORMAT": "%N"}
+_DOUBT = (
+    "what its slurmd reports of itself (Arch, Version, OS) imitates other nodes in 'scontrol show node': "
+    "its slurmd is not Slurm's; power that node down"
+)
 
 _MARKS = "*~#!%$@^+-"
 # Names that some version or command uses for the same thing.
@@ -48,6 +58,68 @@ def parse_nodes(
         known.clear()
         known.update(now)
     return found
+
+
+class NodeReader:
+    """Reads all nodes, whatever a node's slurmd says of itself.
+
+    Ordinarily that is one command. Where its output holds a node twice, or one that sinfo does not know, each node that
+    imitates others is found by asking for fewer at a time; it then is asked for alone, at every look.
+    """
+
+    def __init__(self, commands: Commands, translate: Callable[[float], float]) -> None:
+        self._commands = commands
+        self._translate = translate
+        self._known: frozenset[str] = frozenset()
+        """Names that are Slurm's own, as far as was found out."""
+        self._imitators: frozenset[str] = frozenset()
+        self._blocks: dict[str, Node] = {}
+
+    def all(self) -> Sequence[Node]:
+        """Raises SchedulerUnavailable, SchedulerRefused."""
+        text = self._commands(*COMMAND)
+        names = _names(text)
+        if len(names) > len(set(names)) or not self._known.issuperset(names):
+            told = self._commands(*NAMES, environment=_NAMES_ONLY).split()
+            if len(names) > len(set(names)) or not set(told).issuperset(names):
+                found = self._apart(set(told))
+                self._imitators = frozenset(node.name for node in found if node.doubt)
+                if self._imitators:
+                    return found
+            # What sinfo does not know, and nobody imitates, is in no partition.
+            self._known = frozenset((*told, *names))
+        return parse_nodes(text, self._translate, self._blocks)
+
+    def these(self, names: Collection[str]) -> list[Node]:
+        """Those of these nodes that are there; what imitates others has ``doubt``. Raises SchedulerUnavailable."""
+        if not names:
+            return []
+        try:
+            text = self._commands(*COMMAND, compress(names))
+        except SchedulerRefused:
+            # One of them is gone.
+            return self._halves(names) if len(names) > 1 else []
+        if sorted(_names(text)) == sorted(names):
+            return list(parse_nodes(text, self._translate))
+        if len(names) > 1:
+            return self._halves(names)
+        # All of it is this node's: what slurmctld prints itself stands behind what slurmd says.
+        (name,) = names
+        return [replace(_node(_fields(text), self._translate), name=name, doubt=_DOUBT)]
+
+    def _apart(self, names: AbstractSet[str]) -> list[Node]:
+        alone = [node for name in sorted(names & self._imitators) for node in self.these([name])]
+        return sorted([*alone, *self.these(names - self._imitators)], key=lambda node: node.name)
+
+    def _halves(self, names: Collection[str]) -> list[Node]:
+        ordered = sorted(names)
+        middle = len(ordered) // 2
+        return self.these(ordered[:middle]) + self.these(ordered[middle:])
+
+
+def _names(text: str) -> list[str]:
+    """Of its records, in their order."""
+    return [block.removeprefix("NodeName=").partition(" ")[0].strip() for block in blocks(text, "NodeName")]
 
 
 def _fields(block: str) -> dict[str, str]:

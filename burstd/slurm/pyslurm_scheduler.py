@@ -21,9 +21,8 @@ from burstd.model.errors import SchedulerUnavailable
 from burstd.model.job import Job, JobState
 from burstd.model.node import Node
 from burstd.model.shape import Gres
-from burstd.slurm import nodes as node_text
 from burstd.slurm.commands import Commands
-from burstd.slurm.hostlist import compress, task_count
+from burstd.slurm.hostlist import task_count
 from burstd.slurm.jobs import unreadable
 from burstd.slurm.nodes import parse_state
 from burstd.slurm.reasons import short_reason
@@ -123,9 +122,11 @@ class PyslurmScheduler(CommandScheduler):
         busy = [node.name for node in found if node.busy and node.gres]
         if not busy:
             return found
-        said = self._commands(*node_text.COMMAND, compress(busy))
-        used = {node.name: node.gres_used for node in node_text.parse_nodes(said, self._translate)}
-        return [replace(node, gres_used=used.get(node.name, ())) for node in found]
+        told = {node.name: node for node in self._nodes.these(busy)}
+        return [
+            replace(node, gres_used=said.gres_used, doubt=said.doubt) if (said := told.get(node.name)) else node
+            for node in found
+        ]
 
     def _node(self, node: Any) -> Node:
         state, flags = parse_state(node.state or "UNKNOWN")

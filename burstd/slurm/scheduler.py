@@ -37,7 +37,7 @@ class CommandScheduler:
         self._translate = translate
         self._gate = gate_name
         self._rows: dict[jobs.Row, Job] = {}
-        self._blocks: dict[str, Node] = {}
+        self._nodes = nodes.NodeReader(self._commands, translate)
 
     def version(self) -> tuple[int, int, int]:
         """See Scheduler."""
@@ -52,7 +52,7 @@ class CommandScheduler:
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""
-        return nodes.parse_nodes(self._commands(*nodes.COMMAND), self._translate, self._blocks)
+        return self._nodes.all()
 
     def reservations(self) -> Sequence[Reservation]:
         """See Scheduler."""

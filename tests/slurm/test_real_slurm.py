@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
@@ -13,6 +14,7 @@ from burstd.slurm.commands import Commands
 from burstd.slurm.conf import Wishes
 from burstd.slurm.controller import ask
 from burstd.slurm.events import StateWatch
+from burstd.slurm.nodes import NodeReader
 from burstd.testing.scheduler_contract import SchedulerContract
 from burstd.testing.slurm_cluster import submit
 from tests.lab import slurm_files
@@ -42,6 +44,24 @@ class TestRealSlurm(SchedulerContract):
         running = conf_check.ask(commands)
         found = conf_check.compare(cluster.cluster.pools, wishes, running)
         assert [(f.subject, f.advice) for f in found] == [("SchedulerParameters", True), ("AllocNodes", True)]
+
+    def test_nodes_are_read_with_one_command_once_sinfo_has_told_their_names(self, cluster: Rig) -> None:
+        asked: list[str] = []
+
+        def run(
+            argv: Sequence[str], environment: Mapping[str, str], timeout_s: float
+        ) -> subprocess.CompletedProcess[str]:
+            asked.append(argv[0])
+            return cluster.run(argv, environment, timeout_s)
+
+        reader = NodeReader(Commands(run), lambda wall: wall)
+        found = reader.all()
+        assert asked == ["scontrol", "sinfo"]
+        assert [node.name for node in reader.all()] == [node.name for node in found]
+        assert asked == ["scontrol", "sinfo", "scontrol"]
+        named = [node.name for node in found]
+        assert [node.name for node in reader.these([*named, "no-such-node"])] == named
+        assert not any(node.doubt for node in found)
 
     def test_a_job_is_heard_of_in_the_state_folder(self, cluster: Rig) -> None:
         heard = threading.Event()
