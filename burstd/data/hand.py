@@ -211,7 +211,7 @@ class Server:
         try:
             for row, fd in found:
                 rows.append(row)
-                text += len(row[1]) + 64  # type: ignore[arg-type]
+                text += 64 + sum(len(value) for value in row if isinstance(value, str))
                 if fd >= 0:
                     fds.append(fd)
                 if len(fds) == passing.FDS_AT_ONCE or len(rows) == _ROWS or text > _TEXT:

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from burstd.data import hand as program
-from burstd.data import passing
+from burstd.data import hand_answers, passing
 from burstd.data.told import Account, Facts, HandError, HandLate, Look, Room, Rows, account, printable
 
 __all__ = [
@@ -48,6 +48,9 @@ _LOOK_S = 30.0
 _REMOVE_S = 6 * 3600.0
 """A large directory goes without a word."""
 _SLICE_S = 0.2
+_SENTENCE = 1000
+_UNHEARD = 16
+"""Messages of a walk that may still come when it was told to stop."""
 
 
 class Hand:
@@ -81,7 +84,8 @@ class Hand:
 
     def begin(self, hello: Mapping[str, object]) -> int:
         """Says whose hand it is, once; returns its process id."""
-        return int(self._ask(dict(hello))["ready"])
+        with self._taken():
+            return hand_answers.number(self._ask(dict(hello))["ready"], least=1, most=1 << 22)
 
     def close(self) -> None:
         """Ends the connection, and with it the hand."""
@@ -110,9 +114,13 @@ class Hand:
                 try:
                     if isinstance(message, dict):
                         ended = True
-                        single = bool(self._checked(message).get("single"))
+                        said = self._checked(message)
+                        with self._taken():
+                            single = hand_answers.flag(said["single"])
                         break
-                    yield Rows(message, fds)
+                    with self._taken():
+                        found = hand_answers.rows(message, fds)
+                    yield found
                 finally:
                     _close(fds)
                 self._send({})
@@ -130,17 +138,20 @@ class Hand:
         """What a source is, within a time and a number of entries. HandError: it is not there or not readable."""
         self._send({"do": "look", "source": source, "seconds": seconds, "entries": entries})
         said = self._answer(min(seconds + _LOOK_S, self._sock.gettimeout() or QUIET_S), heed=True)
-        unreadable = tuple((path, number) for path, number in said["unreadable"])
-        return Look(said["size"], said["entries"], said["whole"], said["single"], unreadable)
+        with self._taken():
+            return hand_answers.look(said)
 
     def free(self, path: str) -> Room:
         """Room at a destination, which need not be there yet."""
         said = self._ask({"do": "free", "path": path})
-        return Room(said["free"], said["inodes"], said["writable"], said["there"], said["nearest"])
+        with self._taken():
+            return hand_answers.room(said)
 
     def make(self, root: str, items: Sequence[str]) -> list[bool]:
         """Makes directories with mode 0700 (``""``: the root and what leads to it); False where one was there."""
-        return self._items({"do": "make", "root": root}, items)
+        made = self._items({"do": "make", "root": root}, items)
+        with self._taken():
+            return [hand_answers.flag(each) for each in made]
 
     def make_own(self, root: str, items: Sequence[str]) -> None:
         """Makes directories of mode 0700 below one whose parent is there; fails where one is not this user's alone."""
@@ -153,7 +164,7 @@ class Hand:
             for start in range(0, len(items), passing.FDS_AT_ONCE):
                 part = list(items[start : start + passing.FDS_AT_ONCE])
                 self._send({"do": "create", "root": root, "items": part, "job": job})
-                names, fds = self._opened(len(part))
+                names, fds = self._opened(len(part), hand_answers.to_write)
                 made += zip(names, fds, strict=True)
         except BaseException:
             _close([fd for _, fd in made])
@@ -195,11 +206,15 @@ class Hand:
 
     def sweep(self, root: str, items: Sequence[str], *, job: str) -> int:
         """Removes a job's unfinished new files from these directories (``""``: the root); how many."""
-        return sum(self._items({"do": "sweep", "root": root, "job": job}, items))
+        swept = self._items({"do": "sweep", "root": root, "job": job}, items)
+        with self._taken():
+            return sum(hand_answers.number(each) for each in swept)
 
     def facts(self, root: str, items: Sequence[str]) -> list[Facts | None]:
         """What is at these paths (``""``: the root, followed); None: nothing."""
-        return [None if row is None else Facts(*row) for row in self._items({"do": "facts", "root": root}, items)]
+        found = self._items({"do": "facts", "root": root}, items)
+        with self._taken():
+            return [hand_answers.facts(row) for row in found]
 
     def move(self, source_root: str, source: str, root: str, path: str, *, job: str) -> int:
         """Moves a file, link or directory: renamed, or copied (holes kept) to another file system. Bytes of its files.
@@ -223,7 +238,8 @@ class Hand:
         while True:
             message = self._answer(heed=True)
             if "progress" not in message:
-                return int(message["items"][0])
+                with self._taken():
+                    return hand_answers.number(*hand_answers.items(message, 1))
 
     def remove_tree(self, root: str, items: Sequence[str]) -> None:
         """Removes directories with all that is in them, following no link; what is gone is no error."""
@@ -233,8 +249,11 @@ class Hand:
         answers: list[Any] = []
         # In portions, which bounds what a message holds.
         for start in range(0, len(items), 1000):
-            self._send({**request, "items": list(items[start : start + 1000])})
-            answers += self._answer(seconds)["items"]
+            part = list(items[start : start + 1000])
+            self._send({**request, "items": part})
+            said = self._answer(seconds)
+            with self._taken():
+                answers += hand_answers.items(said, len(part))
         return answers
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -246,37 +265,53 @@ class Hand:
         _close(fds)
         return self._checked(message)
 
-    def _opened(self, count: int) -> tuple[list[str], list[int]]:
+    def _opened(
+        self, count: int, check: Callable[[Sequence[int], int], None] = hand_answers.to_read
+    ) -> tuple[list[str], list[int]]:
+        """Names, which only ``create`` gives, and descriptors."""
         message, fds = self._receive()
         try:
-            names = self._checked(message)["items"]
+            said = self._checked(message)
+            with self._taken():
+                names = hand_answers.items(said, count)
+                check(fds, count)
+                return [hand_answers.below(name or "") for name in names], fds
         except BaseException:
             _close(fds)
             raise
-        if len(names) != count or len(fds) != count:
-            _close(fds)
-            raise HandError("", 0, "the hand did not open what it was asked to")
-        return names, fds
 
     def _checked(self, message: Any) -> dict[str, Any]:
-        if not isinstance(message, dict):
-            raise HandError("", 0, "the hand did not answer as it should")
-        if "error" in message:
-            path, number = str(message.get("path", "")), int(message.get("errno") or 0)
-            raise HandError(path, number, f"{printable(path)}: {message['error']}" if path else str(message["error"]))
-        return message
+        with self._taken():
+            if not isinstance(message, dict):
+                raise TypeError("no object")
+            if "error" in message:
+                what = printable(hand_answers.text(message["error"]))[:_SENTENCE]
+                path, code = hand_answers.text(message.get("path", "")), hand_answers.code(message.get("errno") or 0)
+                raise HandError(path, code, f"{printable(path)}: {what}" if path else what)
+            return message
+
+    @contextmanager
+    def _taken(self) -> Iterator[None]:
+        """What no hand of burstd says ends the connection, and is a HandError."""
+        try:
+            yield
+        except (ValueError, TypeError, LookupError):
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+            raise HandError("", 0, "the hand does not answer as it should; see its journal (burstd-hand@)") from None
 
     def _stop(self) -> None:
         """Ends a walk that nobody wants to hear to its end."""
         try:
             self._send({"stop": True})
-            while True:
+            for _ in range(_UNHEARD):
                 message, fds = self._receive(heed=True)
                 _close(fds)
                 if isinstance(message, dict):
                     return
                 self._send({})
-        except HandError:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except (HandError, OSError):
             # It is gone, and the walk with it.
             return
 
@@ -290,7 +325,7 @@ class Hand:
         """The next message, if it comes in time; ``heed``: and nobody has cancelled."""
         try:
             self._wait(self._sock.gettimeout() if seconds is None else seconds, heed=heed)
-            return passing.receive(self._sock)
+            return passing.receive(self._sock, hand_answers.ANSWER_BYTES)
         except (passing.ConnectionEnded, OSError) as error:
             raise HandError("", 0, f"the hand is gone: {error}; see its journal (burstd-hand@)") from None
 

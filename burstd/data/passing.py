@@ -39,11 +39,11 @@ def send(sock: socket.socket, message: object, fds: list[int] | None = None) -> 
         raise ConnectionEnded("the other end is gone") from None
 
 
-def receive(sock: socket.socket) -> tuple[Any, list[int]]:
-    """The next message and its descriptors, which are the caller's to close. Raises ConnectionEnded."""
+def receive(sock: socket.socket, limit: int = MESSAGE_BYTES) -> tuple[Any, list[int]]:
+    """The next message, of ``limit`` bytes, and its descriptors, the caller's to close. Raises ConnectionEnded."""
     fds: list[int] = []
     try:
-        length, count = _head(sock, fds)
+        length, count = _head(sock, fds, limit)
         text = _exactly(sock, length)
         if count == len(fds):
             return json.loads(text), fds
@@ -60,7 +60,7 @@ def receive(sock: socket.socket) -> tuple[Any, list[int]]:
     raise ConnectionEnded("the other end does not speak as it should")
 
 
-def _head(sock: socket.socket, fds: list[int]) -> tuple[int, int]:
+def _head(sock: socket.socket, fds: list[int], limit: int) -> tuple[int, int]:
     """Length and number of descriptors of the next message; the descriptors come into ``fds``."""
     head = b""
     while len(head) < _HEAD.size:
@@ -74,7 +74,7 @@ def _head(sock: socket.socket, fds: list[int]) -> tuple[int, int]:
             raise ConnectionEnded("the other end is gone")
         head += part
     length, count = _HEAD.unpack(head)
-    if length > MESSAGE_BYTES:
+    if length > limit:
         raise ConnectionEnded("the other end does not speak as it should")
     return length, count
 
