@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from burstd.model.stager import (
+    OBJECT_BYTES,
     NoSuchObject,
     StoreBusy,
     StoredObject,
@@ -23,6 +24,7 @@ from burstd.model.stager import (
     StoreSpaceGone,
     Unfinished,
     checked,
+    too_large,
 )
 
 UNFINISHED = ".tmp"
@@ -101,7 +103,9 @@ class ObjectFolder:
     def get(self, key: str) -> bytes:
         """As Stager.get."""
         with self.reading(key) as (descriptor, size), open(descriptor, "rb", buffering=0, closefd=False) as file:
-            body = file.readall()
+            if size > OBJECT_BYTES:
+                raise too_large(key)
+            body = file.read(size + 1)
         if len(body) != size:
             raise StoreBusy(f"the object {key} in {self._root} changed its size while it was read; ask again")
         return body

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from burstd.data.folder import ObjectFolder, write_all
-from burstd.model.stager import OBJECT_BYTES, StoreRefused
+from burstd.model.stager import StoreRefused, too_large
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Puts a question to whoever runs the agent, and returns the answer."""
@@ -57,11 +57,6 @@ def open_reach(reach: Mapping[str, Any], ask: Ask) -> Transport:
 
         return SshTransport(facts)
     raise StoreRefused(f"the node's agent knows no way {kind!r} to a store: burstd and its stager differ in version")
-
-
-def too_large(key: str) -> StoreRefused:
-    """The error for an object that is larger than any of ours."""
-    return StoreRefused(f"the object {key} is larger than {OBJECT_BYTES} bytes, so it is none of burstd's")
 
 
 class FolderTransport:

@@ -85,6 +85,11 @@ def checked(key: str) -> str:
     return key
 
 
+def too_large(key: str) -> StoreRefused:
+    """The error for an object that is larger than any of ours."""
+    return StoreRefused(f"the object {key} is larger than {OBJECT_BYTES} bytes, so it is none of burstd's")
+
+
 class Stager(Protocol):
     """A store. Calls block, are made from several threads at once, and raise StagerError kinds only.
 
@@ -99,7 +104,7 @@ class Stager(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """An object's content. Raises NoSuchObject."""
+        """An object's content. Raises NoSuchObject, and StoreRefused where it has more than OBJECT_BYTES."""
         ...
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:

@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -77,6 +78,14 @@ class StagerContract:
         stager.put("in/cd/large", b"another")
         assert stager.get("in/cd/large") == b"another"
         assert stager.present(["in/cd/large"]) == {"in/cd/large": 7}
+        clear(stager)
+
+    def test_one_that_is_larger_than_any_of_ours_is_not_read(self, stager: Stager) -> None:
+        """A node's root may have put it where the store took it."""
+        with suppress(StoreRefused):
+            stager.put("in/ab/huge", bytes(OBJECT_BYTES + 1))
+        with pytest.raises(StoreRefused if stager.present(["in/ab/huge"]) else NoSuchObject):
+            stager.get("in/ab/huge")
         clear(stager)
 
     def test_what_is_not_there_is_told(self, stager: Stager) -> None:
