@@ -12,8 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from burstd.data.transports import Ask, too_large
-from burstd.model.stager import OBJECT_BYTES, NoSuchObject, StagerError, StoreBusy, StoreRefused, StoreSpaceGone
+from burstd.data.transports import Ask
+from burstd.model.stager import (
+    OBJECT_BYTES,
+    NoSuchObject,
+    StagerError,
+    StoreBusy,
+    StoreRefused,
+    StoreSpaceGone,
+    too_large,
+)
 
 _BATCH = 200
 _GOOD_S = 2700.0

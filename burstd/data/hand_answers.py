@@ -130,11 +130,11 @@ def facts(row: Any) -> Facts | None:
     """Of a path; None: nothing is there."""
     if row is None:
         return None
-    mode, size, mtime_ns, nlink, dev, ino = row
+    mode, size, mtime_ns, nlink, dev, ino, uid = row
     most = (1 << 64) - 1
     return Facts(
         number(mode, most=0o177777), number(size), _time(mtime_ns), number(nlink), number(dev, most=most),
-        number(ino, most=most),
+        number(ino, most=most), number(uid),
     )  # fmt: skip
 
 

@@ -34,9 +34,10 @@ ACTS: dict[str, Act] = {
     "create": lambda hand: hand.create("/x", ["a"], job="7"),
     "fetch": lambda hand: hand.fetch("/x", [["o", "a", 1, 1, "t", "0" * 64]]),
 }
-LOOK = {"size": 1, "entries": 1, "whole": True, "single": True, "unreadable": []}
-ROOM = {"free": 1, "inodes": 1, "writable": True, "there": True, "nearest": "/x"}
-FACTS = [0o100644, 1, 1, 1, 1, 1]
+LOOK: dict[str, Any] = {"size": 1, "entries": 1, "whole": True, "single": True, "unreadable": []}
+ROOM: dict[str, Any] = {"free": 1, "inodes": 1, "writable": True, "there": True, "nearest": "/x"}
+BAD: list[Any] = [None, "x", -1, HUGE, [["a", 1]] * 11, [["a", HUGE]], [5]]
+FACTS: list[Any] = [0o100644, 1, 1, 1, 1, 1, 1]
 LIES: dict[str, list[Any]] = {
     "begin": [{"ready": -1}, {"ready": HUGE}, {"ready": "1"}, {"ready": None}],
     "walk": [
@@ -45,10 +46,10 @@ LIES: dict[str, list[Any]] = {
         [["o", "a", -1, 1, "t", "0" * 64]], [["o", "a", 1, 1, "t", "zz"]], [["e", "a", HUGE]], [["x", "a", {}]],
         [["q", "a"]], [[]], [[[], "a"]], ["d"], [None], [["x", "a", "b"]] * 5000, {"end": True, "single": 5},
     ],
-    "look": [{**LOOK, key: bad} for key in LOOK for bad in (None, "x", -1, HUGE, [["a", 1]] * 11, [["a", HUGE]], [5])],
-    "free": [{**ROOM, key: bad} for key in ROOM for bad in (None, {}, -2, HUGE)],
+    "look": [{**LOOK, key: bad} for key in LOOK for bad in BAD],
+    "free": [{**ROOM, key: bad} for key in ROOM for bad in [None, 1.5, -2, HUGE]],
     "make": [{"items": bad} for bad in ([], [1], [True, True], None, {"a": 1}, "a")],
-    "facts": [{"items": [bad]} for bad in ([], FACTS[:5], [*FACTS[:5], HUGE], [HUGE, *FACTS[1:]], 5, "abcdef")],
+    "facts": [{"items": [bad]} for bad in ([], FACTS[:6], [*FACTS[:6], HUGE], [HUGE, *FACTS[1:]], 5, "abcdef")],
     "sweep": [{"items": [bad]} for bad in ("x", -1, HUGE, None)],
     "move": [{"items": [bad]} for bad in ("x", -1, HUGE, None)] + [{"items": [1, 2]}, {"items": []}],
     "open": [{"items": [None]}, {"items": [None, None]}, {"items": 5}],
@@ -150,7 +151,7 @@ def test_an_answer_has_a_length() -> None:
 
 
 def test_a_walk_that_does_not_end_when_it_is_told_to() -> None:
-    row = ([["x", "a", "b"]], [])
+    row: tuple[object, list[int]] = ([["x", "a", "b"]], [])
     liar = Liar(row, row)
     try:
         walk = liar.hand.walk("/x")
