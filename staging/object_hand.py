@@ -274,7 +274,7 @@ class Server:
     def _facts(self, request: Request, path: str) -> list[int] | None:
         place, key = self._below(request, path)
         there = place.head(key) if key else None
-        return None if there is None else [_MAY_READ, there.found.size, there.mtime_ns, 1, 0, 0]
+        return None if there is None else [_MAY_READ, there.found.size, there.mtime_ns, 1, 0, 0, os.getuid()]
 
     def _remove(self, request: Request, path: str) -> None:
         if path in self._new:
