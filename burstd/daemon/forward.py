@@ -100,7 +100,7 @@ class ForwardServer:
     def start(self) -> None:
         """Listens. Raises ForwardFailed."""
         try:
-            self._listener = listen(self._path, 128)
+            self._listener = listen(self._path, 128, 0o666)
         except OSError as error:
             raise ForwardFailed(
                 f"the socket {self._path} for jobs' ports cannot be made: {error.strerror}; does its folder exist?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
@@ -16,22 +17,33 @@ _PAUSE_S = 0.2
 _UCRED = struct.Struct("3i")
 
 
-def listen(path: Path, backlog: int) -> socket.socket:
-    """Listens at ``path``. Raises OSError.
+def listen(path: Path, backlog: int, mode: int = 0o600) -> socket.socket:
+    """Listens at ``path``, where burstd's user and root may connect, and whom ``admit`` lets in. Raises OSError.
 
-    Anyone may connect; who may call is decided by who the kernel says it is. Only one burstd runs (its state folder is
-    locked), so a socket that is there already is a dead one's.
+    Who may call is decided by who the kernel says it is; but whoever may connect can fill the queue of those that wait.
+    Only one burstd runs (its state folder is locked), so a socket that is there already is a dead one's.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
-        path.chmod(0o666)
+        path.chmod(mode)
         listener.listen(backlog)
     except OSError:
         listener.close()
         raise
     return listener
+
+
+def admit(path: Path, uid: int) -> None:
+    """Lets this user connect as well: SlurmUser. Nobody else, unless burstd is neither root nor SlurmUser."""
+    try:
+        if os.geteuid() == 0:
+            os.chown(path, uid, -1)
+        elif uid not in (0, os.geteuid()):
+            path.chmod(0o666)
+    except OSError as error:
+        log.warning("SlurmUser cannot be let in", socket=str(path), uid=uid, error=error.strerror)
 
 
 def connections(listener: socket.socket, closing: threading.Event, what: str) -> Iterator[socket.socket]:

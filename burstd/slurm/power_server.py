@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from burstd.model.errors import BurstdError
-from burstd.slurm.hook_socket import caller, connections, listen
+from burstd.slurm.hook_socket import admit, caller, connections, listen
 from burstd.slurm.power_client import KINDS, TAKEN
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ class PowerServer:
     def __init__(
         self, path: Path, spool: Path, taken: Callable[[PowerCall], None], allowed: frozenset[int] = frozenset()
     ) -> None:
-        """``allowed``: uids that may call, SlurmUser's among them; root and burstd's own may always."""
+        """``allowed``: SlurmUser's uid, where it is known so far; root and burstd's own may always call."""
         self._path = path
         self._spool = spool
         self._taken = taken
@@ -80,6 +80,8 @@ class PowerServer:
                 f"the socket {self._path} for Slurm's calls cannot be made: {error.strerror}; does its folder exist?"
             ) from error
         self._socket = listener
+        for uid in self._allowed - {0, os.geteuid()}:
+            admit(self._path, uid)
         self._closing.clear()
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="power", daemon=True)
         self._thread.start()
@@ -121,8 +123,9 @@ class PowerServer:
             log.debug("a power call broke off; it is in the spool", error=str(error))
 
     def allow(self, uid: int) -> None:
-        """This user may call as well."""
+        """SlurmUser may call as well."""
         self._allowed |= {uid}
+        admit(self._path, uid)
 
     def read_spool(self) -> None:
         """Takes the calls that were left because nobody answered in time."""

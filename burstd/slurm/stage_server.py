@@ -14,7 +14,7 @@ from typing import Literal
 import structlog
 
 from burstd.model.errors import BurstdError
-from burstd.slurm.hook_socket import caller, connections, listen
+from burstd.slurm.hook_socket import admit, caller, connections, listen
 from burstd.slurm.stage_client import HOOKS, WAITING
 
 log = structlog.get_logger(__name__)
@@ -132,6 +132,7 @@ class StageServer:
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        self._admitted: int | None = None
 
     def start(self) -> None:
         """Listens. Raises StageSocketFailed."""
@@ -146,6 +147,12 @@ class StageServer:
         self._closing.clear()
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="stage", daemon=True)
         self._thread.start()
+
+    def admit(self, uid: int) -> None:
+        """SlurmUser may connect as well. Harmless when repeated."""
+        if uid != self._admitted:
+            admit(self._path, uid)
+            self._admitted = uid
 
     def close(self) -> None:
         """Takes no more questions. Those being answered get their answer if it comes before this process ends."""

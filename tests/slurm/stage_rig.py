@@ -88,6 +88,7 @@ class StageRig:
         path = self.cluster.head.path("/run/burstd/stage.sock")
         self._server = StageServer(path, lambda uid: uid == self._allowed, self.answers)
         self._server.start()
+        self._server.admit(self._allowed)
 
     def stop(self) -> None:
         """burstd is away."""

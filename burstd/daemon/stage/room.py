@@ -187,6 +187,8 @@ class StageRoom:
 
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
         """One loop's share; returns when the next is due, in burstd's time."""
+        if (slurm_uid := self._around.slurm_uid()) is not None:
+            self._server.admit(slurm_uid)
         if self._node is not None and isinstance(self.desk, NodeDesk):
             try:
                 self._node.follow(claims, self.desk, self._around.clock.now())
