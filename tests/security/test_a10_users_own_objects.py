@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from burstd.data.hands import HandError
 from burstd.data.object_hands import ObjectHand, object_hand
-from staging.object_hand import outside_only
+from staging.object_hand import _METADATA, outside_only
 from tests.data.object_worlds import World
 
 _KEYS = "[burst]\naws_access_key_id = A\naws_secret_access_key = B\n"
@@ -64,6 +65,13 @@ def test_the_heads_own_addresses_are_the_head() -> None:
     inside = ["unshare", "-rn", "sh", "-c", made + 'exec "$0" -c "$1"', sys.executable, _OWN]
     done = subprocess.run(inside, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_programs_that_a_user_names_do_not_reach_metadata_either() -> None:
+    unit = (Path(__file__).parents[2] / "systemd" / "burstd-object-hand@.service").read_text(encoding="utf-8")
+    (denied,) = (line for line in unit.splitlines() if line.startswith("IPAddressDeny="))
+    resolver = "168.63.129.16"
+    assert {"link-local", *map(str, _METADATA)} - {resolver} == set(denied.partition("=")[2].split())
 
 
 class _Answers:
