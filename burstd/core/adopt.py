@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from burstd.core.listing import some
 from burstd.core.view import View
 from burstd.model.claim import Cause, Claim
 from burstd.model.claim import ClaimState as S
@@ -20,7 +21,7 @@ from burstd.model.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
 from burstd.model.job import Job, JobState
 from burstd.model.offer import Offer, Pool
 from burstd.model.plan import Adopt
-from burstd.model.snapshot import CloudView, Snapshot, Unavailable
+from burstd.model.snapshot import CloudView, SlurmView, Snapshot, Unavailable
 
 _THERE = frozenset({InstanceState.PENDING, InstanceState.RUNNING, InstanceState.UNKNOWN})
 _STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
@@ -61,6 +62,29 @@ def adopt(snapshot: Snapshot, view: View) -> list[Adopt]:
             continue
         made[found.slot] = Adopt(_claim(found, cloud, snapshot), found.holder.id if found.holder else "")
     return list(made.values())
+
+
+def unlisted(snapshot: Snapshot) -> tuple[str, ...]:
+    """Slots whose node Slurm hears while no machine on record is at its address: a cloud does not list it (yet).
+
+    While the record is in doubt one list is no witness that all machines are on record again.
+    """
+    if not isinstance(snapshot.slurm, SlurmView):
+        return ()
+    addresses = {claim.slot: claim.address for claim in snapshot.claims}
+    nodes = ((slot, snapshot.slurm.nodes.get(slot)) for pool in snapshot.pools.values() for slot in pool.slots)
+    return tuple(slot for slot, node in nodes if node and node.answers and addresses.get(slot) != node.address)
+
+
+def doubt_alarm(snapshot: Snapshot) -> str:
+    """Why the record is in doubt, and which nodes keep it there; empty: it is not."""
+    slots = unlisted(snapshot) if snapshot.doubt else ()
+    if not slots:
+        return snapshot.doubt
+    return (
+        f"{snapshot.doubt}; Slurm hears {some(slots)}, and no cloud lists the machine: if it is gone, set its node "
+        "down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
+    )
 
 
 def _found(snapshot: Snapshot, view: View) -> Iterator[_Found]:

@@ -38,7 +38,7 @@ class Doubt:
     def __str__(self) -> str:
         return (
             f"the list of {self.provider} lacks {len(self.slots)} of {self.expected} machines that nothing else says "
-            f"are gone ({_some(self.slots)}): nothing is launched or ended there until it shows them, or their nodes "
+            f"are gone ({some(self.slots)}): nothing is launched or ended there until it shows them, or their nodes "
             "are set down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
         )
 
@@ -106,7 +106,7 @@ def listing_alarms(snapshot: Snapshot) -> list[str]:
         if seen is not None and claim.offer.provider not in doubts and snapshot.now - seen.first > LONG_S:
             long.setdefault(claim.offer.provider, []).append(claim.slot)
     alarms += [
-        f"the list of {name} has lacked the machine of {_some(slots)} for minutes, and Slurm or its shell still "
+        f"the list of {name} has lacked the machine of {some(slots)} for minutes, and Slurm or its shell still "
         "answers: it is kept. If it is gone, set its node down in Slurm"
         for name, slots in long.items()
     ]
@@ -136,6 +136,7 @@ def ending_alarms(snapshot: Snapshot) -> list[str]:
     return alarms
 
 
-def _some(slots: list[str] | tuple[str, ...]) -> str:
+def some(slots: list[str] | tuple[str, ...]) -> str:
+    """The first of these names, and how many there are besides."""
     more = f" and {len(slots) - _SHOWN} more" if len(slots) > _SHOWN else ""
     return f"{', '.join(sorted(slots)[:_SHOWN])}{more}"

@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from burstd.core import apart
+from burstd.core.adopt import doubt_alarm, unlisted
 from burstd.core.chain import make_target
 from burstd.core.decide import decide
 from burstd.core.listing import closed_to_launches
@@ -222,7 +223,7 @@ class Reconciler:
             self._raise_alarm("; ".join(self._holds.alarms()))
             return self._pace.tick_s
         clock = clock_alarm(self._clock.wall(), self._clock.now())
-        failed = [word for word in (snapshot.doubt, clock, self.head.wrong()) if word]
+        failed = [word for word in (doubt_alarm(snapshot), clock, self.head.wrong()) if word]
         failed += [*self._holds.alarms(), *thought.alarms]
         failed += self._stage.alarms() if self._stage is not None else []
         failed += self._notices.alarms()
@@ -233,6 +234,8 @@ class Reconciler:
     def _settle_doubt(self, snapshot: Snapshot, plan: Plan) -> int:
         """Ends the doubt once every machine is seen and adopted. Returns 1 where it ends."""
         if not snapshot.doubt or plan.actions or self._holds.alarms() or isinstance(snapshot.slurm, Unavailable):
+            return 0
+        if unlisted(snapshot):
             return 0
         for cloud in snapshot.clouds.values():
             if isinstance(cloud.instances, Unavailable) or cloud.listed <= self._memory.born + cloud.settle_s:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -15,6 +16,7 @@ from burstd.model.claim import Claim
 from burstd.model.claim import ClaimState as S
 from burstd.model.clock import Clock
 from burstd.model.errors import BurstdError
+from burstd.model.instance import InstanceState
 from burstd.model.plan import RemoveOrphans, Terminate
 from burstd.model.provider import Provider
 from burstd.model.snapshot import CloudView, Unavailable
@@ -56,20 +58,18 @@ class Terminator:
             wanted = {c.id for c in claims}
             view = self._observer.clouds()[name]
             ids = tuple(sorted(_instance_ids(view, wanted) | {c.instance_id for c in claims if c.instance_id}))
-            self._call(name, tuple(wanted), lambda p, i=ids: p.terminate(i), self._ended)  # type: ignore[misc]
+            vain = {c.id for c in claims if _in_vain(view, c)}
+            self._call(name, tuple(wanted), lambda p, i=ids: p.terminate(i), partial(self._ended, in_vain=vain))  # type: ignore[misc]
         return 0
 
-    def _ended(self, claims: Sequence[str]) -> None:
+    def _ended(self, claims: Sequence[str], in_vain: Collection[str]) -> None:
         self._memory.ended.update(claims)
         with self._store.batch():
             for claim_id in claims:
                 claim = self._store.claim(claim_id)
                 with self._holds.guard("end of a machine", node(claim.slot)):
-                    self._unbill(claim)
-
-    def _unbill(self, claim: Claim) -> None:
-        if claim.billed_from is not None and claim.billed_until is None:
-            self._store.touch(claim.id, billed_until=self._clock.now())
+                    if claim.billed_from is not None and (claim.billed_until is None or claim_id in in_vain):
+                        self._store.touch(claim.id, billed_until=self._clock.now())
 
     def remove(self, action: RemoveOrphans) -> int:
         """Removes instances and leftovers; what a live claim has on record by now is left alone."""
@@ -123,6 +123,15 @@ class Terminator:
                 log.error("provider broke while ending machines", provider=name, exc_info=result)
 
         self._workers.submit(name, lambda: work(provider), done)
+
+
+def _in_vain(view: CloudView, claim: Claim) -> bool:
+    """Whether a machine whose end was taken is still listed as running: it is paid for until now."""
+    if claim.billed_until is None or isinstance(view.instances, Unavailable):
+        return False
+    if view.listed <= claim.billed_until + view.settle_s:
+        return False
+    return any(i.id == claim.instance_id and i.state is InstanceState.RUNNING for i in view.instances)
 
 
 def _instance_ids(view: CloudView, claims: set[str]) -> set[str]:

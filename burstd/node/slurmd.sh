@@ -31,9 +31,10 @@ age_s() {
         /proc/uptime "/proc/$1/stat" 2>/dev/null || echo 0
 }
 # Whether slurmctld still waits for the boot of a node whose slurmd is up: a slurmctld that was started again meanwhile
-# counts the boot from then on, and takes no notice of a slurmd that says it booted before. No job can be on the node.
+# counts the boot from then on, and takes no notice of a slurmd that says it booted before. Or it has powered the node
+# down since slurmd has registered, and hears it no more. No job can be on the node.
 overlooked() {
-    [ "$(age_s "$1")" -ge 10 ] && timeout 5 scontrol -o show node "$name" 2>/dev/null | grep -q 'State=[A-Z_+]*POWERING_UP'
+    [ "$(age_s "$1")" -ge 10 ] && timeout 5 scontrol -o show node "$name" 2>/dev/null | grep -E -q 'State=[A-Z_+]*POWER(ING_UP|ED_DOWN)'
 }
 
 others=

@@ -76,6 +76,19 @@ def test_b07_an_end_that_is_taken_and_not_carried_out_is_an_alarm_with_its_cost(
     assert alarm(world) == ""
 
 
+def test_b07_a_machine_that_goes_on_running_after_its_end_was_taken_is_billed_until_it_is_gone(world: World) -> None:
+    job = world.slurm.submit(JobSpec(run_s=20))
+    until(world, lambda: world.states(job) == [COMPLETED], 120)
+    sim(world).provider.faults.terminate_ignored = 10**6
+    until(world, lambda: [c.billed_until is not None for c in world.claims()] == [True], 200)
+    (claim,) = world.claims()
+    world.run(1800)
+    (later,) = world.claims()
+    assert world.clock.now() - (later.billed_until or 0.0) < 120
+    ends_well(world, job)
+    assert world.store.claim(claim.id).cost(world.clock.now()) > claim.cost(world.clock.now()) + claim.offer.price / 3
+
+
 @pytest.mark.parametrize("slept_s", [200.0, 1200.0])
 def test_b08_a_daemon_that_slept_looks_before_it_ends_what_boots(world: World, slept_s: float) -> None:
     job = world.slurm.submit(JobSpec(run_s=60))

@@ -394,6 +394,25 @@ def test_a_slurmd_that_slurmctld_takes_no_notice_of(bench: Bench, boot: Callable
     assert set(pids(box, "slurmd")).isdisjoint(slurmd)
 
 
+def test_a_slurmd_whose_node_slurm_has_powered_down(bench: Bench, boot: Callable[..., Box]) -> None:
+    """As where the machine was not on record for a while: Slurm hears it no more, and 22.05 keeps its address."""
+    claim = bench.claim("cl7", "10.77.1.7")
+    box = boot("cl7", claim.address)
+    bench.prove(claim, bench.machines.console_of(box))
+    cluster = bench.cluster
+    cluster.sh("scontrol update nodename=cl7 nodeaddr=10.77.1.7")
+
+    def idle() -> bool:
+        bench.prover().start(claim, bench.pool)
+        return cluster.sh("sinfo -hn cl7 -o %t").split() == ["idle"]
+
+    cluster.wait(idle, 30, "cl7 idle")
+    cluster.sh("scontrol update nodename=cl7 state=power_down_force")
+    cluster.wait(lambda: "+POWERED_DOWN" in cluster.sh("scontrol -o show node cl7"), 60, "cl7 powered down")
+    cluster.sh("scontrol update nodename=cl7 nodeaddr=10.77.1.7")
+    cluster.wait(idle, 40, "cl7 idle again")
+
+
 def test_keys_shown_on_the_console_are_the_machines(bench: Bench, boot: Callable[..., Box]) -> None:
     box = boot("cl5", "10.77.1.5")
     shown = keys_of_console(bench.machines.console_of(box)())

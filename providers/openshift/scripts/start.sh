@@ -42,7 +42,7 @@ lives() { read -r pid 2>/dev/null <"$room/slurmd.pid" && [ -d "/proc/$pid" ]; }
 # Whether slurmctld still waits for the boot of a node whose slurmd is up: see burstd/node/slurmd.sh.
 overlooked() {
     [ "$(($(date +%s) - $(cat "$room/slurmd.started")))" -ge 10 ] || return 1
-    timeout 5 scontrol -o show node "$name" 2>/dev/null | grep -q 'State=[A-Z_+]*POWERING_UP'
+    timeout 5 scontrol -o show node "$name" 2>/dev/null | grep -E -q 'State=[A-Z_+]*POWER(ING_UP|ED_DOWN)'
 }
 
 # One at a time: who asked for the last may have lost patience, and it goes on all the same. No user may hold the lock.
