@@ -39,6 +39,7 @@ _KINDS = {"s3": ("user_s3", "boto3"), "swift": ("user_swift", "openstacksdk")}
 _PROBE = ".burst-probe"
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")))
 """Of clouds whose metadata is not at a link-local address."""
+_PROGRAMS = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"})
 _PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 _MAY_READ = 0o100644
 
@@ -68,13 +69,22 @@ def _prepare(hello: Request) -> Callable[[socket.socket], None]:
     def serve(sock: socket.socket) -> None:
         # As an exception, so that an upload on its way is ended and nothing of it is left.
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
-        os.environ["PATH"] = "/usr/local/bin:/usr/bin:/bin"  # his configuration may name a program that has his keys
+        sys.addaudithook(no_programs)
         if not hello.get("loopback"):
             sys.addaudithook(outside_only)
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
             Server(sock, kind, opener, pool).serve()
 
     return serve
+
+
+def no_programs(event: str, words: tuple[Any, ...]) -> None:  # noqa: ARG001 - the interface has it
+    """An audit hook that lets no program be run: what a user's configuration names (credential_process) may do here
+    all that ``outside_only`` forbids, and users need not be able to log in to the head.
+    """
+    if event in _PROGRAMS:
+        text = "names a program for its keys (credential_process), which burstd does not run: write down keys or tokens"
+        raise PermissionError(errno.EACCES, text, "the configuration in the user's home")
 
 
 def outside_only(event: str, words: tuple[Any, ...]) -> None:

@@ -56,11 +56,11 @@ class Paper:
     def line(self, *parts: str | tuple[str, str]) -> None:
         """One line, wrapped where the window is narrower; a part may come with its style."""
         pairs = ((part, "") if isinstance(part, str) else part for part in parts)
-        self._put(Text.assemble(*((_safe(text), style) for text, style in pairs)))
+        self._put(Text.assemble(*((safe_text(text), style) for text, style in pairs)))
 
     def note(self, text: str, style: str = "", indent: int = 2) -> None:
         """An indented paragraph."""
-        self._put(Padding(Text(_safe(text), style), (0, 0, 0, indent), expand=False))
+        self._put(Padding(Text(safe_text(text), style), (0, 0, 0, indent), expand=False))
 
     def blank(self) -> None:
         """An empty line between blocks."""
@@ -133,18 +133,18 @@ def bar(done: int, total: int, width: int = 20) -> ProgressBar:
 
 def styled(word: str) -> Text:
     """A verdict or state in its colour."""
-    return Text(_safe(word), STYLES.get(word, ""))
+    return Text(safe_text(word), STYLES.get(word, ""))
 
 
 def _safe_cell(cell: Cell) -> Cell:
     if isinstance(cell, ProgressBar):
         return cell
     if isinstance(cell, Text):
-        return cell if cell.plain.isprintable() else Text(_safe(cell.plain), cell.style)
-    return _safe(cell)
+        return cell if cell.plain.isprintable() else Text(safe_text(cell.plain), cell.style)
+    return safe_text(cell)
 
 
-def _safe(text: str) -> str:
+def safe_text(text: str) -> str:
     """Without control characters: names of jobs come from anybody, and a terminal obeys what it is sent."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
@@ -187,10 +187,18 @@ def names(words: Sequence[str], most: int = 5) -> str:
 
 def print_json(answer: object) -> None:
     """The answer as the daemon gave it."""
-    sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(answer, indent=2) + "\n")
 
 
 def print_json_line(answer: object) -> None:
     """One line, at once, for what is followed."""
-    sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(answer) + "\n")
     sys.stdout.flush()
+
+
+def json_text(answer: object, indent: int | None = None) -> str:
+    """What a terminal would obey is escaped: JSON asks for that only below U+0020."""
+    text = json.dumps(answer, indent=indent, ensure_ascii=False)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import socket
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+from burstd.cli.output import json_text, safe_text
 
 if TYPE_CHECKING:
     import httpx
@@ -115,7 +116,7 @@ class Session:
 
     def fail(self, code: Code, text: str) -> NoReturn:
         """Says why on standard error and ends the program."""
-        said = json.dumps({"error": text, "code": int(code)}, ensure_ascii=False) if self.json else f"burstctl: {text}"
+        said = json_text({"error": text, "code": int(code)}) if self.json else f"burstctl: {safe_text(text)}"
         sys.stderr.write(said + "\n")
         raise typer.Exit(code)
 

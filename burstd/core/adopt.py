@@ -2,8 +2,8 @@
 
 Every launch is on record before a cloud hears of it. So an instance whose claim the record does not know, not even as
 GONE, is no orphan: the record has lost it. It is adopted where it can be told which slot it is for: by its address,
-which Slurm has for the node, else by its tags. Where Slurm's node answers at that address it is adopted OPEN, and its
-jobs run to their end; else BOOTING, to be proven like any other.
+which Slurm has for the node, or by its tags, and not where these two differ. Where Slurm's node answers at that address
+it is adopted OPEN, and its jobs run to their end; else BOOTING, to be proven like any other.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def _found(snapshot: Snapshot, view: View) -> Iterator[_Found]:
         for instance in () if isinstance(cloud.instances, Unavailable) else cloud.instances:
             if (instance.provider, instance.id) not in snapshot.unknown or instance.state not in _THERE:
                 continue
-            slot = at.get(instance.address, "") or instance.tags.get(TAG_SLOT, "")
+            tagged = instance.tags.get(TAG_SLOT, "")
+            slot = at.get(instance.address, "") or tagged
+            if tagged in pools and slot != tagged:
+                continue  # Its address is another node's: one of the two is not so, and which one nobody can tell.
             if slot not in pools or instance.tags.get(TAG_POOL, pools[slot][0].name) != pools[slot][0].name:
                 continue
             # A cloud has no say in slots that it may not fill, and a claim's id has a form.

@@ -187,9 +187,13 @@ def _booting(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if instance is not None and instance.state is InstanceState.ERROR:
         return failed(claim, instance.cause or "boot", sentence("the instance is in error", instance.error))
     time = tuning.boot_timeout_s + claim.offer.placing_s
+    address = (instance.address if instance is not None else "") or claim.address
+    other = view.other_at(address, claim)
     if view.now - max(claim.since, view.snapshot.progress.born) > time:
+        if other:
+            return failed(claim, "address", f"{claim.offer.provider} says that it is at {address}, which is {other}'s")
         return failed(claim, "boot_timeout", f"not reached within {time:.0f} s of its launch")
-    if instance is None or instance.state.ended:
+    if instance is None or instance.state.ended or other:
         return []
     if instance.address and instance.address != claim.address:
         return [Learn(claim.id, instance.address, instance.id)]
@@ -216,7 +220,7 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return failed(claim, "pool", f"pool {claim.pool} is not configured any more")
     if claim.id in progress.busy or not claim.address or claim.pool not in view.snapshot.pools:
         return []
-    if view.cloud(claim) is None:
+    if view.cloud(claim) is None or view.other_at(claim.address, claim):
         return []
     if claim.id not in progress.proved:
         return [Prove(claim.id, "to be proven again after a restart")]

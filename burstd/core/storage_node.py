@@ -151,6 +151,8 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return failed(claim, "pool", f"store {claim.pool} is not configured any more")
     if claim.id in progress.busy or not claim.address or view.cloud(claim) is None:
         return []
+    if view.other_at(claim.address, claim):
+        return []
     return [Prove(claim.id, "to be made a storage node")]
 
 

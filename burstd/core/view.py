@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -12,12 +12,15 @@ from burstd.core.listing import Doubt, doubted
 from burstd.core.notices import Told, told_of
 from burstd.core.ownership import Ownership
 from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
 from burstd.model.instance import Instance, Leftover
 from burstd.model.job import Job, JobState
 from burstd.model.node import Node
 from burstd.model.snapshot import CloudView, SlurmView, Snapshot, Unavailable
 
 WAITING = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED})
+_PLACED = (S.BOOTING, S.PROVING, S.READY, S.CLOSING, S.OPEN)
+"""States of claims whose machine has an address, those that came furthest last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,9 @@ class View:
     doubted: Mapping[str, Doubt] = field(default_factory=dict)
     """Providers whose lists are not believed now."""
 
+    holders: Callable[[], Mapping[str, tuple[str, str]]] = dict
+    """By address the claim's id (empty: none of ours) and the name of the node that is there."""
+
     @property
     def now(self) -> float:
         """The snapshot's moment."""
@@ -73,6 +79,11 @@ class View:
             for i in cloud.instances
             if i.address and not i.state.ended and (i.provider, i.id) in machines
         )
+
+    def other_at(self, address: str, claim: Claim) -> str:
+        """Another node that has the address, whatever a cloud says of the claim's machine; empty: none."""
+        holder, name = self.holders().get(address, (claim.id, ""))
+        return "" if holder == claim.id else name
 
     def job(self, job_id: str) -> Job | None:
         """A job by its id; for a task of an array that waits with the others (``123_4``) the row of them all."""
@@ -126,7 +137,17 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
         claimed={claim.slot: claim for claim in snapshot.claims},
         kept=kept(snapshot, keep_s),
         doubted=doubted(snapshot),
+        holders=cache(partial(_holders, every_claim, slurm, every)),
     )
+
+
+def _holders(claims: Iterable[Claim], slurm: SlurmView | None, slots: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Of claims with one address it is whose that came furthest, or first; a node that is none of ours has its own."""
+    placed = [claim for claim in claims if claim.state in _PLACED and claim.address]
+    placed.sort(key=lambda claim: (_PLACED.index(claim.state), -claim.created, claim.id))
+    found = {claim.address: (claim.id, claim.slot) for claim in placed}
+    others = [node for node in slurm.nodes.values() if node.name not in slots] if slurm else []
+    return found | {node.address: ("", node.name) for node in others if node.address}
 
 
 def _notices(slurm: SlurmView | None) -> dict[str, Told]:

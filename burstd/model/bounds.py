@@ -1,8 +1,10 @@
-"""Numbers that clouds say, kept within what can be. Everything that is made of them counts on that."""
+"""Numbers and names that clouds say, kept within what can be. Everything that is made of them counts on that."""
 
 from __future__ import annotations
 
+import ipaddress
 import math
+import re
 
 LAST_S = 4e9
 """No time that a cloud says is later, in seconds since 1970: that is in 2096."""
@@ -12,6 +14,10 @@ PRICE = 10**9
 """Of one machine for an hour, in any currency."""
 CPUS, MEMORY_MIB, GRES = 10**6, 10**9, 10**5
 """Of one machine."""
+NAME = 255
+"""Characters of a name or an id."""
+_ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:.%_-]{0,254}")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def bounded(seconds: float, most: float) -> float:
@@ -30,3 +36,26 @@ def moment(seconds: float) -> float:
     except (OverflowError, TypeError, ValueError):
         return 0.0
     return value if 0.0 <= value <= LAST_S else 0.0
+
+
+def named(text: str, what: str) -> str:
+    """The text, where it can be a name or an id of a cloud's. Raises ValueError: changed it would name another."""
+    if len(text) > NAME or not text.isprintable() or text.startswith("-") or text != text.strip():
+        raise ValueError(f"{text[:40]!r} cannot be {what}")
+    return text
+
+
+def address(text: str) -> str:
+    """In the one form in which two of them can be compared; empty: it can be none."""
+    if not _ADDRESS.fullmatch(text):
+        return ""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return text  # a host's name, as tests have them: the prover refuses it
+    return str(getattr(found, "ipv4_mapped", None) or found)
+
+
+def word(text: str) -> str:
+    """The value of a tag, where it can be one that burstd made; empty: it cannot."""
+    return text if _WORD.fullmatch(text) else ""

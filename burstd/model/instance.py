@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from burstd.model.bounds import moment
+from burstd.model.bounds import NAME, address, moment, named, word
+from burstd.model.text import one_line
 
 TAG_CLUSTER = "burstd-cluster"
 TAG_CLAIM = "burstd-claim"
@@ -60,8 +61,16 @@ class Instance:
     then (``capacity``, ``quota``); empty: it is of this machine alone."""
 
     def __post_init__(self) -> None:
-        """A time that cannot be one is not known."""
+        """A time, claim or address that cannot be one is not known. Raises ValueError for an id that cannot be."""
+        if not named(self.id, "the id of an instance"):
+            raise ValueError(f"{self.provider} lists an instance without an id")
         object.__setattr__(self, "launched", moment(self.launched))
+        for name in ("claim_id", "batch"):
+            object.__setattr__(self, name, word(getattr(self, name)))
+        for name in ("name", "zone", "instance_type", "cause"):
+            object.__setattr__(self, name, one_line(getattr(self, name), NAME))
+        object.__setattr__(self, "address", address(self.address))
+        object.__setattr__(self, "error", one_line(self.error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +83,8 @@ class Leftover:
     claim_id: str
     attached_to: str = ""
     """Instance that still uses it; empty: none."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an id that cannot be."""
+        named(self.id, "the id of a leftover")
+        object.__setattr__(self, "claim_id", word(self.claim_id))

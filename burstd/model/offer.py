@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
-from burstd.model.bounds import CPUS, GRES, MEMORY_MIB, PLACING_S, PRICE, bounded, moment
+from burstd.model.bounds import CPUS, GRES, MEMORY_MIB, PLACING_S, PRICE, bounded, moment, named
 from burstd.model.shape import Shape
 
 
@@ -48,7 +48,9 @@ class Offer:
     """When the price was learned, in seconds since 1970; 0: not known."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a price or a size that cannot be; times are brought within their bounds."""
+        """Raises ValueError for a name, price or size that cannot be; times are brought within their bounds."""
+        for what in ("region", "zone", "instance_type", "currency"):
+            named(getattr(self, what), f"the {what} of an offer")
         if not (self.price.is_finite() and 0 <= self.price <= PRICE):
             raise ValueError(f"{self.id}: a price of {str(self.price)[:40]} for an hour cannot be")
         sizes = [(self.shape.cpus, CPUS), (self.shape.memory_mib, MEMORY_MIB)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from burstd.model.errors import BadRequest, InsufficientCapacity, OutcomeUnknown, ProviderError
-from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER
+from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER, TAG_SLOT
 from burstd.model.provider import LaunchOutcome, LaunchRequest
 from burstd.sim.cloud import SimInstance
 from burstd.sim.provider import SimProvider
@@ -87,7 +87,7 @@ class BatchProvider(SimProvider):
         for claim_id in claims:
             tags = {**request.tags, TAG_CLAIM: claim_id, TAG_BATCH: request.batch}
             if len(claims) > 1:
-                del tags[TAG_CLAIM]
+                del tags[TAG_CLAIM], tags[TAG_SLOT]  # nothing is said that is not true of all
             one = self._make_one(replace(request, claim_id=claim_id, tags=tags))
             if one is None:
                 break

@@ -17,8 +17,11 @@ def to_aws(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def of_aws(tags: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
-    """As every answer has them."""
-    return {tag["Key"]: tag["Value"] for tag in tags or ()}
+    """As every answer has them, but such as are said twice and differ: those are none."""
+    said = [(str(tag["Key"]), str(tag["Value"])) for tag in tags or ()]
+    found = dict(said)
+    differ = {key for key, value in said if found[key] != value}
+    return {key: value for key, value in found.items() if key not in differ}
 
 
 def specifications(tags: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ def of_metadata(metadata: Mapping[str, Any] | None) -> Mark | None:
     """What the metadata of a server or volume say; None: they name no cluster."""
     said = metadata or {}
     cluster = said.get(TAG_CLUSTER, "")
-    return Mark(cluster, said.get(TAG_CLAIM, "")) if cluster else None
+    return Mark(str(cluster), str(said.get(TAG_CLAIM) or "")) if cluster else None
 
 
 class GroupMark(NamedTuple):

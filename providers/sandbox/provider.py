@@ -189,8 +189,9 @@ class SandboxProvider:
     ) -> Iterator[V]:
         marker = ""
         while True:
-            page = _ask(lambda: read(self._ours if tags is None else tags, self._page, marker))  # noqa: B023 - called at once
-            yield from page.items
+            wanted = self._ours if tags is None else tags
+            page = _ask(lambda: read(wanted, self._page, marker))  # noqa: B023 - called at once
+            yield from (item for item in page.items if wanted.items() <= item.tags.items())
             marker = page.next
             if not marker:
                 return

@@ -14,6 +14,7 @@ from burstd.sim.job import JobSpec
 from burstd.store import backup
 from tests.crash.conftest import quiet, template, tmp_path
 from tests.crash.world import SLOTS, TUNING, World
+from tests.doubles.lying_cloud import ALL
 
 __all__ = ["quiet", "template", "tmp_path"]
 
@@ -175,3 +176,41 @@ def test_a_restart_on_the_same_record_is_in_no_doubt(world: World) -> None:
         w.run(10)
     finishes(w, job)
     assert not [c for c in w.all_claims() if "adopted" in c.reason]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("lie", "older"), [*((lie, False) for lie in ALL), ("empty", True), ("addresses of others", True)]
+)
+def test_a_list_that_lies_while_the_record_is_in_doubt(
+    tmp_path: Path, template: Path, lie: str, *, older: bool
+) -> None:
+    """No machine that works is ended or is on record twice, and no job begins anew, whatever the clouds list."""
+    w = World(tmp_path, template=template, alpha="sim")
+    saved = w.path.with_name("backup.db")
+    first = [w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4)) for _ in range(2)] if older else []
+    until(w, lambda: runs(w, *first), 120)
+    backup(w.path, saved)
+    until(w, lambda: not w.living(), 900)
+    jobs = [w.slurm.submit(LONG) for _ in range(4)]
+    until(w, lambda: runs(w, *jobs) and all(c.state is OPEN for c in w.claims()), 200)
+    machines = sorted(one.id for one in w.living())
+    w.kill()
+    w.lose_record()
+    if older:
+        shutil.copy(saved, w.path)
+    for liar in w.liars.values():
+        liar.lie = lie
+    w.start()
+    w.run(90.0)
+    w.check()
+    for liar in w.liars.values():
+        liar.lie = ""
+    until(w, lambda: machines == sorted(c.instance_id for c in w.claims() if c.instance_id in machines), 120)
+    assert runs(w, *jobs)
+    assert {w.slurm.job(job).restarts for job in jobs} == {0}
+    assert {one.id for one in w.living()} >= {*machines}
+    addresses = {one.id: one.address for one in w.living()}
+    for claim in w.claims():
+        assert claim.instance_id not in machines or addresses[claim.instance_id] == claim.address
+    w.kill()

@@ -74,6 +74,27 @@ def test_programs_that_a_user_names_do_not_reach_metadata_either() -> None:
     assert {"link-local", *map(str, _METADATA)} - {resolver} == set(denied.partition("=")[2].split())
 
 
+_RUNS = (
+    "import sys, os, subprocess\n"
+    "from staging.object_hand import no_programs\n"
+    "sys.addaudithook(no_programs)\n"
+    "try:\n"
+    "    {}\n"
+    "except PermissionError as error:\n"
+    "    print(error.strerror)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["subprocess.run(['true'])", "os.system('true')", "os.execv('/bin/true', ['true'])", "os.fork()",
+     "os.posix_spawn('/bin/true', ['true'], {})", "os.popen('true')"],
+)  # fmt: skip
+def test_no_program_is_run(call: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _RUNS.format(call)], capture_output=True, text=True, check=True)
+    assert "credential_process" in done.stdout
+
+
 class _Answers:
     """A server of loopback that gives each request the next answer, the last for ever."""
 
@@ -119,11 +140,11 @@ _other = pytest.fixture(_serving, name="other")
 
 
 @contextmanager
-def _hand(server: _Answers, *, loopback: bool) -> Iterator[ObjectHand]:
+def _hand(server: _Answers, *, loopback: bool, keys: str = _KEYS) -> Iterator[ObjectHand]:
     config = (
         f"[profile burst]\nregion = r\nendpoint_url = http://127.0.0.1:{server.port}\ns3 =\n addressing_style = path\n"
     )
-    files = {".aws/config": config, ".aws/credentials": _KEYS}
+    files = {".aws/config": config, ".aws/credentials": keys}
     world = World("s3", ("127.0.0.1", server.port), lambda *_: None, lambda _: (b"", {}), set, "B", lambda _: files)
     with world.user() as who, object_hand(who, "s3", timeout_s=30.0, loopback=loopback) as hand:
         yield hand
@@ -178,3 +199,12 @@ class TestHands:
         server.answers = [(200, {}, _page(more="t"))]
         with _hand(server, loopback=True) as hand, pytest.raises(HandError, match="pages"):
             list(hand.walk("s3://mine/"))
+
+    def test_a_program_that_has_his_keys_is_not_run(self, server: _Answers) -> None:
+        """It would reach from the head what he does not."""
+        server.answers = [(200, {}, _page("a"))]
+        said = '{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "B"}'
+        keys = f"[burst]\ncredential_process = echo '{said}'\n"
+        with _hand(server, loopback=True, keys=keys) as hand, pytest.raises(HandError, match="does not run"):
+            list(hand.walk("s3://mine/"))
+        assert server.asked == []
