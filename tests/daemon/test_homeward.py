@@ -222,3 +222,6 @@ def test_what_is_missing_is_told() -> None:
         home(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree}), stager)
         assert told(place / "home")["complete"] is True
         assert not (place / "home/burst-7.PARTIAL").exists()
+        home(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree, "n1/files": tree}), stager)
+        assert told(place / "home")["complete"] is False
+        assert "an older burstd collected them" in (place / "home/burst-7.PARTIAL").read_text()

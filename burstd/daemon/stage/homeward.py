@@ -33,6 +33,8 @@ FILE = "file:"
 """Begins the word, in the place of a stage_out's number, for a file of standard output or error: its path follows."""
 MISSING = "missing"
 """... and for what could not be read: links whose names are the paths and whose targets the reasons."""
+_FILES_BEFORE = "files"
+"""... and for all of these in one tree, in older records: it may name any path."""
 _TOLD = 100
 """So much of one node and line is told of: links that were left out, files that are missing."""
 _SHOWN = 1000
@@ -127,6 +129,11 @@ class Homeward:
                         printable(f"{node}: {os.fsdecode(e.path)} is missing: {os.fsdecode(e.target)}"[:_SHOWN])
                         for e in islice(entries(self._stager.get, lost, self._stager.name), _TOLD)
                     ]
+                if (old := job.outputs.get(f"{node}/{_FILES_BEFORE}")) is not None and old.entries:
+                    trip.missing.append(
+                        f"{node}: standard output and error are not brought home, because an older "
+                        f"burstd collected them: {old.entries} files, {old.size} bytes"
+                    )
             self._tell(trip, ended)
             return trip.size
 
