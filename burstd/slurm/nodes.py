@@ -21,6 +21,7 @@ _DOUBT = (
     "its slurmd is not Slurm's; power that node down"
 )
 
+_SHOWN = 100
 _MARKS = "*~#!%$@^+-"
 # Names that some version or command uses for the same thing.
 _SAME = {
@@ -43,7 +44,7 @@ def parse_nodes(
     ``known``: the nodes of the last call by their text, which need not be read again; left with those of this call.
     """
     before = known or {}
-    now = {block: before.get(block) or _node(_fields(block), translate) for block in blocks(text, "NodeName")}
+    now = {block: before.get(block) or _read(_fields(block), translate) for block in blocks(text, "NodeName")}
     found = tuple(now.values())
     names: set[str] = set()
     for previous, node in zip((None, *found), found, strict=False):
@@ -83,7 +84,7 @@ class NodeReader:
             told = self._commands(*NAMES, environment=_NAMES_ONLY).split()
             if len(names) > len(set(names)) or not set(told).issuperset(names):
                 found = self._apart(set(told))
-                self._imitators = frozenset(node.name for node in found if node.doubt)
+                self._imitators = frozenset(node.name for node in found if node.doubt == _DOUBT)
                 if self._imitators:
                     return found
             # What sinfo does not know, and nobody imitates, is in no partition.
@@ -105,7 +106,7 @@ class NodeReader:
             return self._halves(names)
         # All of it is this node's: what slurmctld prints itself stands behind what slurmd says.
         (name,) = names
-        return [replace(_node(_fields(text), self._translate), name=name, doubt=_DOUBT)]
+        return [replace(_read(_fields(text), self._translate), name=name, doubt=_DOUBT)]
 
     def _apart(self, names: AbstractSet[str]) -> list[Node]:
         alone = [node for name in sorted(names & self._imitators) for node in self.these([name])]
@@ -144,6 +145,18 @@ def parse_state(text: str) -> tuple[str, frozenset[str]]:
         flags.add("DRAIN")
         base = "IDLE" if base == "DRAINED" else "ALLOCATED"
     return base, frozenset(flags)
+
+
+def unreadable(name: str, error: Exception) -> Node:
+    """Stands for a node of which a value cannot be read."""
+    return Node(name, "UNKNOWN", doubt=f"what Slurm says of it cannot be read: {str(error)[:_SHOWN]}")
+
+
+def _read(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
+    try:
+        return _node(fields, translate)
+    except (ValueError, ArithmeticError) as error:
+        return unreadable(fields.get("NodeName", ""), error)
 
 
 def _node(fields: dict[str, str], translate: Callable[[float], float]) -> Node:

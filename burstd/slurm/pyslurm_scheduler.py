@@ -25,6 +25,7 @@ from burstd.slurm.commands import Commands
 from burstd.slurm.hostlist import task_count
 from burstd.slurm.jobs import unreadable
 from burstd.slurm.nodes import parse_state
+from burstd.slurm.nodes import unreadable as unreadable_node
 from burstd.slurm.reasons import short_reason
 from burstd.slurm.scheduler import CommandScheduler
 from burstd.slurm.text import gres_of_node, hosts
@@ -118,7 +119,7 @@ class PyslurmScheduler(CommandScheduler):
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""
-        found = [self._node(node) for node in self._load("Nodes")]
+        found = [self._read(node) for node in self._load("Nodes")]
         busy = [node.name for node in found if node.busy and node.gres]
         if not busy:
             return found
@@ -127,6 +128,12 @@ class PyslurmScheduler(CommandScheduler):
             replace(node, gres_used=said.gres_used, doubt=said.doubt) if (said := told.get(node.name)) else node
             for node in found
         ]
+
+    def _read(self, node: Any) -> Node:
+        try:
+            return self._node(node)
+        except (ValueError, ArithmeticError) as error:
+            return unreadable_node(node.name, error)
 
     def _node(self, node: Any) -> Node:
         state, flags = parse_state(node.state or "UNKNOWN")

@@ -19,6 +19,7 @@ from burstd.slurm.commands import Commands
 from burstd.slurm.hostlist import expand
 from burstd.slurm.nodes import NodeReader
 from burstd.slurm.scheduler import CommandScheduler
+from burstd.slurm.text import mebibytes
 from tests.security.slurm_text import VERSIONS, hostile, real
 
 FAKE = (
@@ -112,6 +113,21 @@ def test_whatever_a_slurmd_says_other_nodes_are_read_as_they_are(os: str, versio
         found = Slurm(version, 4, {"n02": said}).reader().all()
         assert [node for node in found if node.name != "n02"] == [node for node in plain if node.name != "n02"]
         assert [node.name for node in found] == [node.name for node in plain]
+
+
+def test_one_node_that_cannot_be_read_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def memory(value: str) -> int:
+        if value == "1001":
+            raise ValueError("no memory")
+        return mebibytes(value)
+
+    monkeypatch.setattr("burstd.slurm.nodes.mebibytes", memory)
+    slurm = Slurm("24.11", 3, {})
+    slurm.texts["n01"] = slurm.texts["n01"].replace("RealMemory=1000", "RealMemory=1001")
+    found = slurm.reader().all()
+    assert [(node.name, node.memory_mib, bool(node.doubt)) for node in found] == [
+        ("n00", 1000, False), ("n01", 0, True), ("n02", 1000, False),
+    ]  # fmt: skip
 
 
 class Clock:
