@@ -22,7 +22,7 @@ from burstd.store import Store, StoreError
 log = structlog.get_logger(__name__)
 
 LEAST_S = 0.05
-"""Between two loops, so that a storm of hints is one look at Slurm and not a hundred."""
+"""Between two loops, so that a storm of hints, or of users' questions, is one look at Slurm and not a hundred."""
 PURGE_EVERY_S = 86400.0
 ALIVE_EVERY_S = 5.0
 
@@ -96,8 +96,7 @@ class Loop:
             self._purge()
             self._keep_mark()
             self._feed()
-            if not served:
-                self._pause(pause)
+            self._pause(0.0 if served else pause)
         self._notifier.stopping()
 
     def _pause(self, pause: float) -> None:

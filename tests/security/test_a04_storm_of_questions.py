@@ -1,0 +1,43 @@
+"""Whoever asks burstd without a pause why his job waits: Slurm is looked at no more often for it."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+from burstd.daemon.loop import LEAST_S, Loop
+from burstd.daemon.wake import Wake
+
+STEPS = 10
+
+
+def test_questions_do_not_take_the_pause_between_two_looks() -> None:
+    looked: list[float] = []
+
+    def step() -> float:
+        looked.append(time.monotonic())
+        if len(looked) == STEPS:
+            loop.stop()
+        return 60.0
+
+    def nothing(*_: object) -> None: ...
+
+    def asked(_do: object) -> int:
+        wake()
+        return 1
+
+    wake = Wake()
+    loop = Loop(**cast("Any", {
+        "reconciler": SimpleNamespace(step=step, alarm="", watching=False, head=None),
+        "office": SimpleNamespace(serve=asked),
+        "commands": SimpleNamespace(do=nothing), "store": SimpleNamespace(purge=nothing),
+        "clock": SimpleNamespace(now=time.monotonic, jumped=lambda: 0.0), "wake": wake,
+        "hints": SimpleNamespace(tend=lambda: True),
+        "notifier": SimpleNamespace(watchdog_s=0.0, ready=nothing, alive=nothing, status=nothing, stopping=nothing),
+        "keep_s": lambda: 1.0, "mark": SimpleNamespace(keep=nothing),
+    }))  # fmt: skip
+    loop.run(nothing)
+    assert len(looked) == STEPS
+    assert min(after - before for before, after in pairwise(looked)) >= LEAST_S
