@@ -69,9 +69,7 @@ class DaemonOffice:
 
     def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
         """See Office."""
-        answer: Future[CommandResult] = Future()
-        self._asked.put((command, answer))
-        self._wake()
+        answer = self.begin(command)
         try:
             return answer.result(timeout_s)
         except FutureTimeoutError:
@@ -82,14 +80,21 @@ class DaemonOffice:
                 ) from None
             return answer.result()  # It was taken at the last moment.
 
+    def begin(self, command: Command) -> Future[CommandResult]:
+        """Hands a command to the deciding thread."""
+        answer: Future[CommandResult] = Future()
+        self._asked.put((command, answer))
+        self._wake()
+        return answer
+
     def serve(self, do: Callable[[Command], CommandResult]) -> int:
-        """Carries out what was asked so far, in the caller's thread; returns how much that was."""
+        """Carries out what was asked so far, in the caller's thread; returns how much that was.
+
+        What is asked meanwhile waits: who asks again as soon as he is answered would keep the thread for ever.
+        """
         count = 0
-        while True:
-            try:
-                command, answer = self._asked.get_nowait()
-            except queue.Empty:
-                return count
+        for _ in range(self._asked.qsize()):
+            command, answer = self._asked.get_nowait()
             if not answer.set_running_or_notify_cancel():
                 continue
             try:
@@ -100,3 +105,4 @@ class DaemonOffice:
                 log.exception("burstd broke over a command", command=type(command).__name__)
                 answer.set_exception(NoAnswer(f"burstd broke over the command, its journal says where: {error!r}"))
             count += 1
+        return count

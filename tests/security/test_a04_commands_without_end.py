@@ -1,0 +1,35 @@
+"""Users who ask burstd again as soon as they are answered: the deciding thread goes on with its work all the same."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from burstd.daemon.office import DaemonOffice
+from burstd.model.command import Command, CommandResult, WhatIf
+
+MOST = 100
+
+
+def test_who_asks_while_another_is_answered_waits_for_the_next_loop() -> None:
+    nothing = cast("Any", None)
+    office = DaemonOffice(
+        reader=nothing, clock=nothing, facts=nothing, latest=lambda: None, wake=lambda: None, checks=nothing,
+        routes=nothing, policies=nothing,
+    )  # fmt: skip
+    done = 0
+
+    def ask() -> None:
+        office.begin(WhatIf("7", "user:ada"))
+
+    def answer(_command: Command) -> CommandResult:
+        nonlocal done
+        done += 1
+        if done < MOST:
+            ask()
+        return CommandResult("")
+
+    ask()
+    ask()
+    assert office.serve(answer) == 2
+    assert office.serve(answer) == 2
+    assert done == 4
