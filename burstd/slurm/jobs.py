@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping
-
-import structlog
 
 from burstd.model.job import Job, JobState
 from burstd.model.shape import Gres
@@ -15,7 +14,7 @@ from burstd.slurm.hostlist import task_count, task_limit
 from burstd.slurm.reasons import short_reason
 from burstd.slurm.text import gres_of_job, hosts, instant, mebibytes, number, seconds, times, tres, word
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "PriorityLong",
@@ -124,7 +123,7 @@ def _job(f: Mapping[str, str], translate: Callable[[float], float], excluded: tu
 def unreadable(job_id: str, user: str, error: Exception) -> Job:
     """Stands for a job of which a value cannot be read: nothing is booted for it."""
     why = str(error)[:_REASON]
-    log.warning("a job is passed over: what it asks for cannot be read", job=job_id, error=why)
+    log.warning("job %s is passed over: what it asks for cannot be read: %s", job_id, why)
     return Job(job_id, user, JobState.UNKNOWN, (), 0.0, reason=f"burstd cannot read what it asks for: {why}")
 
 
