@@ -98,9 +98,8 @@ def test_the_main_path(site: Site) -> None:
     job = submit(site, run, "big")
     waiting = site.cluster
     site.wait(lambda: waiting.sh(f"squeue -h -j {job} -o %r").strip() == "BurstBufferStageIn", 20, "Slurm's reason")
-    wait_stage(site, job, lambda row: row["state"] == "sending", "it is being sent")
-    shown = site.burstctl("stage", "status", job).stdout
-    assert "to the store" in shown, shown
+    # One look: between two of them a busy machine may have sent it.
+    site.wait(lambda: "to the store" in site.burstctl("stage", "status", job).stdout, 20, "it is shown on its way")
     assert not site.job(job).get("NodeList", "").replace("(null)", "")
     site.wait_job(job)
     row = stage(site, job)
