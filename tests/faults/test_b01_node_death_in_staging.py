@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +22,10 @@ PHASES = ["setup", *STATES, "ready", "cleaning", "running", "post_run"]
 
 
 @pytest.fixture
-def world() -> Iterator[StageWorld]:
+def world(template: Path) -> Iterator[StageWorld]:
     """Transfers take three seconds each."""
     with memory_folder() as folder:
-        made = StageWorld(folder)
+        made = StageWorld(folder, template=template)
         made.delays.update({lane: Delay(3.0) for lane in LANES if lane != "stage:slurm"})
         yield made
         made.kill()

@@ -32,10 +32,10 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, template: Path) -> Iterator[World]:
     """Machines at work in both clouds; jobs that outlast every lie."""
     with memory_folder(tmp_path) as folder:
-        w = World(folder, alpha="sim")
+        w = World(folder, template=template, alpha="sim")
         for _ in range(JOBS):
             w.slurm.submit(JobSpec(run_s=3000, cpus_per_node=4))
         until(w, lambda: len(busy(w)) == JOBS and all(c.state is S.OPEN for c in w.claims()), 300)

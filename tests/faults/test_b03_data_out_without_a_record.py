@@ -19,10 +19,10 @@ NEVER_S = 1e9
 
 
 @pytest.fixture
-def world() -> Iterator[StageWorld]:
+def world(template: Path) -> Iterator[StageWorld]:
     """Transfers take three seconds each."""
     with memory_folder() as folder:
-        made = StageWorld(folder)
+        made = StageWorld(folder, template=template)
         made.delays.update({lane: Delay(3.0) for lane in LANES if lane != "stage:slurm"})
         yield made
         made.kill()

@@ -27,9 +27,9 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, template: Path) -> Iterator[World]:
     with memory_folder(tmp_path) as folder:
-        w = World(folder, alpha="sim")
+        w = World(folder, template=template, alpha="sim")
         yield w
         w.kill()
 

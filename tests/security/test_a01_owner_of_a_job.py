@@ -150,9 +150,9 @@ class Says(FakeTransfers):
     ],
 )
 def test_hook_and_queue_must_name_the_same_owner(
-    hook: tuple[int | None, int | None], squeue: tuple[int, int], refused: bool, tmp_path: Path
+    hook: tuple[int | None, int | None], squeue: tuple[int, int], refused: bool, tmp_path: Path, template: Path
 ) -> None:
-    world = StageWorld(tmp_path)
+    world = StageWorld(tmp_path, template=template)
     transfers = Says(world.ground, world.slurm)
     transfers.owner = squeue
     desk = StageDesk(

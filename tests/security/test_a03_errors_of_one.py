@@ -91,9 +91,9 @@ def traced(concerns: Callable[[object], bool], hit: Callable[[CodeType], None]) 
         sys.settrace(None)
 
 
-def play(folder: Path, loop: Callable[[World], None]) -> World:
+def play(folder: Path, template: Path, loop: Callable[[World], None]) -> World:
     """Two jobs, of which the first is the victim, or has its node; so long that both would be over."""
-    w = World(folder, alpha="sim")
+    w = World(folder, template=template, alpha="sim")
     w.slurm.submit(JobSpec(run_s=10, cpus_per_node=4))
     w.slurm.submit(JobSpec(run_s=10, cpus_per_node=4, user="bob"))
     step = w.step
@@ -104,7 +104,7 @@ def play(folder: Path, loop: Callable[[World], None]) -> World:
 
 
 @pytest.mark.parametrize(("concerns", "name"), [(about_job, "job 1"), (about_node, "node c1")], ids=["job", "node"])
-def test_every_step(concerns: Callable[[object], bool], name: str, tmp_path: Path) -> None:
+def test_every_step(concerns: Callable[[object], bool], name: str, tmp_path: Path, template: Path) -> None:
     steps: dict[CodeType, int] = {}
 
     def note(code: CodeType) -> None:
@@ -115,16 +115,16 @@ def test_every_step(concerns: Callable[[object], bool], name: str, tmp_path: Pat
             w.real_step()  # type: ignore[attr-defined]
 
     with memory_folder(tmp_path) as folder:
-        w = play(folder, observed)
+        w = play(folder, template, observed)
         assert {c.state for c in w.claims()} <= {S.OPEN, S.CLOSING, S.TERMINATING}
         assert w.states("1") == w.states("2") == [JobState.COMPLETED]
         w.kill()
     assert len(steps) > 10, sorted(code.co_qualname for code in steps)
-    wrong = [word for code in steps for word in _failing(tmp_path, concerns, name, code)]
+    wrong = [word for code in steps for word in _failing(tmp_path, template, concerns, name, code)]
     assert not wrong, "\n".join(wrong)
 
 
-def _failing(at: Path, concerns: Callable[[object], bool], name: str, code: CodeType) -> list[str]:
+def _failing(at: Path, template: Path, concerns: Callable[[object], bool], name: str, code: CodeType) -> list[str]:
     """What is wrong where this step fails at each call."""
     hits: list[CodeType] = []
     alarms: set[str] = set()
@@ -142,7 +142,7 @@ def _failing(at: Path, concerns: Callable[[object], bool], name: str, code: Code
 
     with memory_folder(at) as folder:
         try:
-            w = play(folder, injected)
+            w = play(folder, template, injected)
         except Injected as error:
             return [f"{error}: ended the loop"]
         # A machine as a list shows it is a row of that cloud's: nothing is done there then.

@@ -110,15 +110,14 @@ _LATER = frozenset({"settle", "_advance", "fate", "reply", "move_staging", "touc
     ids=lambda v: v.__name__.split(".")[-1] if hasattr(v, "__name__") else str(v),
 )
 def test_a_step_that_breaks_holds_its_job(
-    owner: Any, name: str, after: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    owner: Any, name: str, after: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, template: Path
 ) -> None:
     with capture_logs() as said:
-        _break(owner, name, after, monkeypatch, tmp_path)
+        _break(owner, name, after, monkeypatch, StageWorld(tmp_path, template=template))
     assert len([one for one in said if one.get("exc_info")]) < 40, "each pause is told of once"
 
 
-def _break(owner: Any, name: str, after: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    world = StageWorld(tmp_path)
+def _break(owner: Any, name: str, after: int, monkeypatch: pytest.MonkeyPatch, world: StageWorld) -> None:
     fault = Fault(monkeypatch, owner, name, after)
     world.submit(VICTIM, run_s=20.0)
     world.submit(OTHER, user="bob", run_s=20.0)

@@ -145,8 +145,8 @@ class StageDesk:
         """Asks Slurm about a job, elsewhere: it may hold its locks while a hook waits."""
         if run.fresh or run.asking or self._clock.now() < run.ask_after:
             return
+        question, user = run.wanted, run.uid
         run.asking = True
-        question = run.wanted
 
         def back(result: JobFacts | Exception | None) -> None:
             with self._isolation.job(run.job_id):
@@ -162,7 +162,7 @@ class StageDesk:
                 else:
                     run.told(result, question)
 
-        self._workers.submit("stage:slurm", lambda: self._transfers.facts(run.job_id), back, user=run.uid)
+        self._workers.submit("stage:slurm", lambda: self._transfers.facts(run.job_id), back, user=user)
 
     # What is due.
 
