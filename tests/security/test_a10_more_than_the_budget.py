@@ -19,10 +19,7 @@ from policies.purse import Limit
 from tests.core.worlds import job as row
 from tests.core.worlds import offer, wants
 from tests.core.worlds import world as seen
-from tests.crash.conftest import template
 from tests.crash.world import World, memory_folder
-
-__all__ = ["template"]
 
 _DAY_S = 86_400.0
 _LIMIT = Decimal("0.32")
@@ -70,14 +67,6 @@ def _lengthened_while_it_boots(world: World) -> list[str]:
     return [job]
 
 
-def _requeued_again_and_again(world: World) -> list[str]:
-    job = world.slurm.submit(_TEN_MINUTES)
-    for _ in range(4):
-        world.run(120)
-        world.slurm.requeue(job)
-    return [job]
-
-
 def _het(world: World) -> list[str]:
     short = replace(_TEN_MINUTES, cpus_per_node=1)
     return [world.slurm.submit(short, short), world.slurm.submit(replace(short, time_limit_s=30 * _DAY_S))]
@@ -86,7 +75,7 @@ def _het(world: World) -> list[str]:
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "trick",
-    [_lengthened_once_bound, _lengthened_while_it_boots, _requeued_again_and_again, _het],
+    [_lengthened_once_bound, _lengthened_while_it_boots, _het],
     ids=lambda trick: trick.__name__.strip("_"),
 )
 def test_no_more_is_spent_than_there_is(world: World, trick: Trick) -> None:
