@@ -124,7 +124,19 @@ class Session:
 def session(ctx: typer.Context, as_json: bool, path: Path | None) -> Session:
     """The session of a command; what stands after the subcommand goes before what stands in front of it."""
     shared: Shared = ctx.find_root().obj
-    return Session(path or shared.socket, as_json=as_json or shared.json)
+    return Session(_free(path or shared.socket), as_json=as_json or shared.json)
+
+
+def _free(path: Path) -> Path:
+    """root.sock beside it, where this user may use it and burstd runs: others cannot fill its queue."""
+    own = path.with_name("root.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(own))
+        except OSError:
+            return path
+    return own
 
 
 def _more(text: str) -> str:

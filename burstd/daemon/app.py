@@ -216,9 +216,11 @@ def _run(ready: Ready, stack: ExitStack, parts: Parts) -> None:
     )  # fmt: skip
     stage = parts.room.do if parts.room is not None else None
     commands = Commands(parts.store, reconciler, parts.clock, desk, stage)
+    place = settings.daemon.runtime_dir
     control = ControlServer(
-        office, sockets.listen(settings.daemon.runtime_dir / "control.sock"), settings.daemon.admin_group
-    )
+        office, settings.daemon.admin_group,
+        sockets.listen(place / "control.sock"), sockets.listen_for_root(place / "root.sock"),
+    )  # fmt: skip
     control.start()
     stack.callback(control.stop)
     stack.callback(checks.close)

@@ -22,6 +22,8 @@ from burstd.model.errors import BurstdError
 
 MOST_CONNECTIONS = 32
 """Of one user other than root and burstd's own: nobody keeps the administrator out by connecting often."""
+ACCEPTED_AT_ONCE = 32
+"""asyncio takes up to as many connections of one socket as its queue is long before it does anything else."""
 START_S = 10.0
 STOP_S = 5.0
 
@@ -33,11 +35,12 @@ class ControlFailed(BurstdError):
 
 
 class ControlServer:
-    """Serves the control interface on a listening unix socket between ``start`` and ``stop``; once."""
+    """Serves the control interface on listening unix sockets between ``start`` and ``stop``; once."""
 
-    def __init__(self, office: Office, listener: socket.socket, admin_group: str) -> None:
-        self._listener = listener
-        listener.setblocking(False)
+    def __init__(self, office: Office, admin_group: str, *listeners: socket.socket) -> None:
+        self._listeners = listeners
+        for listener in listeners:
+            listener.setblocking(False)
         config = uvicorn.Config(
             make_app(office, Rights(admin_group)),
             http=_protocol(),
@@ -51,6 +54,7 @@ class ControlServer:
             date_header=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
+            backlog=ACCEPTED_AT_ONCE,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         self._server = _Server(config)
@@ -63,16 +67,17 @@ class ControlServer:
             raise ControlFailed("the control interface did not start; the log says why.")
 
     def stop(self) -> None:
-        """Closes the socket, ends idle connections, gives answers under way two seconds. Harmless when repeated."""
+        """Closes the sockets, ends idle connections, gives answers under way two seconds. Harmless when repeated."""
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(STOP_S)
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _run(self) -> None:
         try:
             # Outside the main thread uvicorn leaves signals alone.
-            asyncio.run(self._server.serve(sockets=[self._listener]))
+            asyncio.run(self._server.serve(sockets=[*self._listeners]))
         except (OSError, RuntimeError) as error:
             log.exception("the control interface ended", error=str(error))
         finally:

@@ -1,4 +1,4 @@
-"""The control socket (systemd's or our own), who is at its other end, and the lock that keeps a second burstd away."""
+"""The control sockets (systemd's or our own), who is at the other end, and the lock that keeps a second burstd away."""
 
 from __future__ import annotations
 
@@ -52,7 +52,15 @@ def listen(path: Path, environ: MutableMapping[str, str] = os.environ, *, backlo
     so that commands started later do not believe the descriptors to be theirs. Raises AlreadyRunning, SocketFailed.
     """
     passed = _passed(environ)
-    return passed if passed is not None else _bind(path, backlog)
+    return passed if passed is not None else _bind(path, backlog, _MODE)
+
+
+def listen_for_root(path: Path) -> socket.socket:
+    """The same interface for root and burstd's own user only: whoever fills the other's queue is not in their way.
+
+    Raises AlreadyRunning, SocketFailed.
+    """
+    return _bind(path, 128, 0o600)
 
 
 def _passed(environ: MutableMapping[str, str]) -> socket.socket | None:
@@ -84,7 +92,7 @@ def _passed(environ: MutableMapping[str, str]) -> socket.socket | None:
     return found
 
 
-def _bind(path: Path, backlog: int) -> socket.socket:
+def _bind(path: Path, backlog: int, mode: int) -> socket.socket:
     if len(os.fsencode(path)) > _PATH_MAX:
         raise SocketFailed(f"{path} is too long for a unix socket ({_PATH_MAX} bytes): choose a shorter path")
     _clear(path)
@@ -92,7 +100,7 @@ def _bind(path: Path, backlog: int) -> socket.socket:
     try:
         listener.bind(str(path))
         # Before listen(): nobody connects to it with a mode that the umask happened to leave.
-        path.chmod(_MODE)
+        path.chmod(mode)
         listener.listen(backlog)
     except OSError as error:
         listener.close()

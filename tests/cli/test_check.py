@@ -68,12 +68,15 @@ def test_the_lines_for_slurm(run: Run, tmp_path: Path) -> None:
 
 
 def slurm_that_says(folder: Path, config: str, nodes: str, partitions: str) -> Path:
-    """A folder with an scontrol that gives these answers; returns settings that name it."""
+    """A folder with an scontrol and an sinfo that give these answers; returns settings that name it."""
     for name, text in (("config", config), ("node", nodes), ("partition", partitions)):
         (folder / name).write_text(text, encoding="utf-8")
     scontrol = folder / "scontrol"
     scontrol.write_text(f'#!/bin/sh\nfor last; do :; done\nexec cat "{folder}/$last"\n', encoding="utf-8")
     scontrol.chmod(0o755)
+    names = "\n".join(line.split()[0].removeprefix("NodeName=") for line in nodes.splitlines())
+    (folder / "sinfo").write_text(f"#!/bin/sh\necho '{names}'\n", encoding="utf-8")
+    (folder / "sinfo").chmod(0o755)
     file = folder / "burstd.toml"
     file.write_text(SETTINGS + f'[slurm]\nbin_dir = "{folder}"\n', encoding="utf-8")
     return file

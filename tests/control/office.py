@@ -181,7 +181,7 @@ def serving(record: Reader, admin_group: str = "") -> Iterator[tuple[FakeOffice,
     with tempfile.TemporaryDirectory(prefix="burstd-") as folder:
         Path(folder).chmod(0o755)
         path, office = Path(folder) / "control.sock", FakeOffice(record)
-        server = ControlServer(office, listen(path, {}), admin_group)
+        server = ControlServer(office, admin_group, listen(path, {}))
         server.start()
         try:
             yield office, path

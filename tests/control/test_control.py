@@ -310,7 +310,7 @@ def test_it_stops_cleanly_whatever_is_under_way(office: FakeOffice, place: Path)
         return CommandResult("late")
 
     office.answer = answer
-    server = ControlServer(office, listen(place, {}), "")
+    server = ControlServer(office, "", listen(place, {}))
     server.start()
     idle = Client(place)
     assert idle.get("/v1/status")
@@ -331,7 +331,7 @@ def test_it_stops_cleanly_whatever_is_under_way(office: FakeOffice, place: Path)
     assert outcome[0][0] == 503
     assert outcome[0][1]["error"].startswith("burstd is stopping")
     assert {s: signal.getsignal(s) for s in before} == before
-    again = ControlServer(office, listen(place, {}), "")
+    again = ControlServer(office, "", listen(place, {}))
     again.start()
     with Client(place) as client:
         assert client.get("/v1/status")
