@@ -8,7 +8,6 @@ it is adopted OPEN, and its jobs run to their end; else BOOTING, to be proven li
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,8 +25,6 @@ from burstd.model.snapshot import CloudView, SlurmView, Snapshot, Unavailable
 _THERE = frozenset({InstanceState.PENDING, InstanceState.RUNNING, InstanceState.UNKNOWN})
 _STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
-_ID = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})?")
-"""Of a claim, as a tag may say it: files and keys are named by it. Empty: the machine has none of its own."""
 BILLED_S = 31 * 86400.0
 """A machine that is adopted is billed for no longer than this before: no cloud's word uses a budget of years up."""
 
@@ -104,9 +101,9 @@ def _found(snapshot: Snapshot, view: View) -> Iterator[_Found]:
                 continue  # Its address is another node's: one of the two is not so, and which one nobody can tell.
             if slot not in pools or instance.tags.get(TAG_POOL, pools[slot][0].name) != pools[slot][0].name:
                 continue
-            # A cloud has no say in slots that it may not fill, and a claim's id has a form.
+            # A cloud has no say in slots that it may not fill, and what bears no id of a launch was none of ours.
             may = {rule.provider for rule in pools[slot][0].rules}
-            if (may and instance.provider not in may) or not _ID.fullmatch(instance.claim_id):
+            if (may and instance.provider not in may) or not (instance.claim_id or instance.batch):
                 continue
             node, holder = view.node(slot), holders.get(slot)
             at_work = node is not None and node.address == instance.address and (node.up or node.busy)

@@ -56,4 +56,5 @@ shapes = st.builds(
     st.lists(st.builds(Gres, words, words, st.integers(0, GRES)), max_size=3).map(tuple),
     st.frozensets(words, max_size=3),
 )
-offers = st.builds(Offer, words, words, words, words, st.booleans(), shapes, prices, st.sampled_from(["EUR", "USD"]))
+names = st.text(st.characters(categories=("L", "N", "P")), max_size=12).filter(lambda text: not text.startswith("-"))
+offers = st.builds(Offer, names, names, names, names, st.booleans(), shapes, prices, st.sampled_from(["EUR", "USD"]))
