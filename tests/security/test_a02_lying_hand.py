@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import struct
@@ -97,6 +98,7 @@ def _fds() -> set[str]:
 
 
 def test_every_lie_is_a_hand_error() -> None:
+    gc.collect()  # descriptors that earlier tests have left
     before = _fds()
     for what, lie in CASES:
         liar = Liar((lie, []))
@@ -106,7 +108,7 @@ def test_every_lie_is_a_hand_error() -> None:
             assert len(str(caught.value)) < 3000, (what, lie)
         finally:
             liar.close()
-    assert _fds() == before
+    assert _fds() <= before
 
 
 @pytest.mark.parametrize("what", ["open", "create", "fetch", "walk", "free"])
