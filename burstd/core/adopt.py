@@ -68,9 +68,16 @@ def unlisted(snapshot: Snapshot) -> tuple[str, ...]:
     """
     if not isinstance(snapshot.slurm, SlurmView):
         return ()
-    addresses = {claim.slot: claim.address for claim in snapshot.claims}
+    # Of a claim from before its machine had an address the list says it.
+    here = {claim.address for claim in snapshot.claims} | {
+        one.address
+        for cloud in snapshot.clouds.values()
+        for one in (() if isinstance(cloud.instances, Unavailable) else cloud.instances)
+        if not one.state.ended and (one.provider, one.id) not in snapshot.unknown
+    }
+    here.discard("")
     nodes = ((slot, snapshot.slurm.nodes.get(slot)) for pool in snapshot.pools.values() for slot in pool.slots)
-    return tuple(slot for slot, node in nodes if node and node.answers and addresses.get(slot) != node.address)
+    return tuple(slot for slot, node in nodes if node and node.answers and node.address not in here)
 
 
 def doubt_alarm(snapshot: Snapshot) -> str:

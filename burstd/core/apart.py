@@ -38,7 +38,7 @@ from burstd.model.plan import (
 from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
 
 MOST = 8
-"""Where more subjects than this are to blame at once, it is none of them."""
+"""So many subjects are found at once; where more are to blame, the next look finds the next."""
 
 
 def job(job_id: str) -> str:
@@ -74,7 +74,7 @@ def to_blame(known: Sequence[str], works: Callable[[Collection[str]], bool]) -> 
         return ()
     while not found or not works(found):
         if len(found) == MOST:
-            return ()
+            break
         # The shortest beginning without which it works ends with one that is to blame.
         low, high = 0, len(known)
         while low < high:

@@ -66,16 +66,16 @@ def reset_slots(view: View, tuning: Tuning) -> list[Action]:
     """Slots that Slurm has as up, down or failed while no claim stands behind them are powered down in Slurm.
 
     A slot whose boot Slurm gave up is DOWN and POWERED_DOWN at once: nothing else would ever make it usable again.
-    One that a person set down while it was off is left to them. None is while a cloud has not been listed so far: a
-    machine that the record does not know may stand behind it.
+    One that a person set down while it was off is left to them. None is while a cloud that may fill it has not been
+    listed so far: a machine that the record does not know may stand behind it.
     """
-    if any(not cloud.listed for cloud in view.snapshot.clouds.values()):
-        return []
+    unheard = {name for name, cloud in view.snapshot.clouds.items() if not cloud.listed}
     told = view.snapshot.progress.tidied
     unknown = view.addresses(view.snapshot.unknown) if view.snapshot.unknown else frozenset()
     slots = []
     for pool in view.snapshot.pools.values():
-        for slot in pool.slots:
+        may = {rule.provider for rule in pool.rules} or view.snapshot.clouds.keys()
+        for slot in pool.slots if unheard.isdisjoint(may) else ():
             if slot in view.claimed:
                 continue
             node = view.node(slot)

@@ -321,7 +321,7 @@ class Observer:
         # Before it was a node, one in error is a launch that the cloud refuses late.
         there = claim.id in (sound if claim.state in _NODES else alive)
         # A list may lag by minutes: a new machine that it has never shown is waited for while it may boot.
-        late = claim.state not in _NODES and claim.id not in self._shown | listed
+        late = claim.state not in _NODES and claim.id not in self._shown and claim.id not in listed
         # A launch without an answer is absent by right until it was asked for again.
         if there or not due or late or (claim.state is S.LAUNCHING and not claim.instance_id):
             self.absent.pop(claim.id, None)

@@ -90,7 +90,7 @@ class Below:
         try:
             if self._made.pop(new, None) != _identity(fd):
                 raise OSError(errno.ESTALE, "was exchanged while it was written: see who else may write there", new)
-            os.fchmod(fd, mode & 0o7777)
+            os.fchmod(fd, mode & 0o777)
             os.utime(fd, ns=(mtime_ns, mtime_ns))
         finally:
             os.close(fd)
@@ -129,7 +129,7 @@ class Below:
         """Gives a directory its mode and time, when nothing more is written into it."""
         fd = self._directory(path)
         try:
-            os.fchmod(fd, mode & 0o7777)
+            os.fchmod(fd, mode & 0o777)
             os.utime(fd, ns=(mtime_ns, mtime_ns))
         finally:
             os.close(fd)

@@ -35,6 +35,7 @@ MEMORY_BYTES = 2 << 30
 WINDOW = 3
 """Messages of a walk that may be under way before one is answered: it bounds the descriptors that are open."""
 _ROWS = 512
+_MOST = (1 << 63) - 1
 _TEXT = 256 << 10
 _NO_GROUP = 65534
 Request = dict[str, Any]
@@ -272,7 +273,9 @@ class Server:
             nearest = above
         room = os.statvfs(nearest)
         may = os.access(nearest, os.W_OK | os.X_OK, effective_ids=True)
-        free, inodes = room.f_bavail * room.f_frsize, room.f_favail if room.f_files else -1
+        # Some file systems say with the largest number that they do not count.
+        free = min(room.f_bavail * room.f_frsize, _MOST)
+        inodes = room.f_favail if room.f_files and room.f_favail <= _MOST else -1
         passing.send(self.sock, {"free": free, "inodes": inodes, "writable": may, "there": there, "nearest": nearest})
 
     def _create(self, request: Request) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ QUIET_S = 15.0
 """An agent at work says something every few seconds; one that was not heard for so long is given up."""
 _SHOWN = 2000
 # The whole program is there under its name, or it is not there. What is there is reused only if it is that program.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _DELIVER = """
 set -eu
 command -v python3 >/dev/null || exit 64
@@ -133,6 +135,7 @@ class NodeAgent:
 
 def _message(line: bytes) -> _Said:
     try:
-        return _Said.model_validate_json(line)
+        # Bytes of names that are no UTF-8 are half a pair of surrogates each, which pydantic's reader does not take.
+        return _Said.model_validate_json(_SURROGATE.sub(rb"\\ufffd", line))
     except ValidationError:
         raise AgentError("agent", f"the agent said something that is no answer: {line[:200]!r}") from None

@@ -89,7 +89,12 @@ def connect(target: Target, known: HostKeys, timeout_s: float = 10.0) -> Session
     """
     private = _private_key(target.key)
     wire = _tcp(target, timeout_s)
-    if wire.getpeername()[0] == wire.getsockname()[0]:
+    try:
+        own = wire.getpeername()[0] == wire.getsockname()[0]
+    except OSError as error:
+        wire.close()
+        raise NotReachable(f"{target.address} ended the connection at once ({error.strerror}): it boots") from None
+    if own:
         wire.close()
         raise HostKeyMismatch(
             f"{target.address} is this machine's own address, and no node's. Nothing was sent to it. Look at what the "

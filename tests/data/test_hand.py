@@ -290,7 +290,7 @@ def test_brings_a_tree_home(hand: Hand, place: Path) -> None:
     found = on_disk(Path(root))
     del found[b""]
     assert found == {
-        b"d": ("d", 0o2755, 8, b""),
+        b"d": ("d", 0o755, 8, b""),
         b"d/e": ("d", 0o500, 7, b""),
         b"d/e/\xff": ("f", 0o751, 10**18, b"data"),
         b"d/hard": ("f", 0o751, 10**18, b"data"),

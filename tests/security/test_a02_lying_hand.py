@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from burstd.data import passing
+from burstd.data import hand_answers, passing
+from burstd.data.hand import Server
 from burstd.data.hands import Hand, HandError, open_hand
 from tests.data.ground import USER, root_only
 
@@ -177,3 +178,17 @@ def test_a_user_cannot_take_his_hand_over() -> None:
         done = subprocess.run(["sh", "-c", tries], user=USER, capture_output=True, timeout=30, check=False)
         assert done.stdout == b""
         assert done.stderr.count(b"Permission denied") >= 3
+
+
+def test_a_file_system_that_counts_nothing_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CephFS says 2**64-1 free inodes, some others as many free bytes."""
+    sent: list[dict[str, Any]] = []
+    counted = [*os.statvfs("/")]
+    counted[4], counted[5], counted[7] = 1 << 60, 1, (1 << 64) - 1
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(counted))
+    monkeypatch.setattr(passing, "send", lambda _sock, said: sent.append(said))
+    ours, others = socket.socketpair()
+    with ours, others:
+        Server(ours)._free({"path": "/"})
+    found = hand_answers.room(sent[0])
+    assert (found.inodes, found.free) == (-1, (1 << 63) - 1)

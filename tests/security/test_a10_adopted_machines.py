@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from burstd.core.adopt import BILLED_S, adopt, adoptable
+from burstd.core.adopt import BILLED_S, adopt, adoptable, unlisted
 from burstd.core.view import View
+from burstd.model.claim import ClaimState as S
 from burstd.model.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
 from burstd.model.plan import Adopt
 from burstd.model.snapshot import CloudView, SlurmView, Snapshot
-from tests.core.worlds import NOW, offer, world
+from tests.core.worlds import NOW, claim, offer, pool, slot_node, world
 
 MACHINE = Instance(
     "i-1", "sky", InstanceState.RUNNING, "abc-1", {TAG_SLOT: "cpu1", TAG_POOL: "cpu"}, address="10.0.0.7",
@@ -63,3 +64,14 @@ def test_no_word_of_a_cloud_is_billed_for_years(said: float) -> None:
     seen = replace(listed(replace(MACHINE, launched=said)), now=1.8e9)
     (one,) = adopt(seen, _view(seen))
     assert one.claim.billed_from == one.claim.created == 1.8e9 - BILLED_S
+
+
+def test_a_node_whose_machine_is_listed_for_a_claim_without_an_address_keeps_no_doubt() -> None:
+    """The copy that was put back was made while the machine booted."""
+    cpu = pool()
+    seen = replace(
+        listed(MACHINE), claims=(claim("cpu1", S.LAUNCHING, id="abc-1"),), unknown=frozenset(), doubt="older",
+        slurm=SlurmView((), {"cpu1": replace(slot_node(cpu, "cpu1", up=True), address=MACHINE.address)}, (), read=NOW),
+    )  # fmt: skip
+    assert unlisted(seen) == ()
+    assert unlisted(replace(seen, clouds=listed().clouds)) == ("cpu1",)
