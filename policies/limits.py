@@ -169,7 +169,7 @@ class Limits:
 
     def _usage(self, snapshot: Snapshot) -> _Usage:
         usage = _Usage(_Known(self.settings))
-        for claim in snapshot.claims:
+        for claim in (*snapshot.claims, *snapshot.left_alone):
             for key, _ in usage.known.of(claim.pool, claim.offer.provider, claim.users):
                 usage.nodes[key] = usage.nodes.get(key, 0) + 1
                 if claim.state is ClaimState.PLANNED and claim.launch_called is None:

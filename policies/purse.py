@@ -67,7 +67,7 @@ class Purse:
         committed = Committed(snapshot, overhead_s, unlimited_s)
         self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], Mapping[Key, int]] = {}
         self._live: dict[Key, list[tuple[Claim, Decimal, int]]] = {}
-        for claim in (*snapshot.claims, *snapshot.storage):
+        for claim in (*snapshot.claims, *snapshot.storage, *snapshot.left_alone):
             if keys := self.keys(claim.accounts, claim.users):
                 amount = committed.of(claim)
                 for key, parts in keys.items():

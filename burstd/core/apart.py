@@ -100,6 +100,7 @@ def without(snapshot: Snapshot, held: Collection[str]) -> Snapshot:
         slurm=slurm,
         claims=tuple(c for c in snapshot.claims if node(c.slot) not in held),
         storage=tuple(c for c in snapshot.storage if node(c.slot) not in held),
+        left_alone=tuple(c for c in (*snapshot.claims, *snapshot.storage) if node(c.slot) in held),
         clouds={
             name: replace(view, offers=broken, instances=broken, leftovers=broken) if cloud(name) in held else view
             for name, view in snapshot.clouds.items()

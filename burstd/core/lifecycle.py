@@ -126,6 +126,9 @@ def _planned(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     del tuning
     if claim.id in view.snapshot.progress.busy or view.snapshot.paused or claim.offer.provider in view.doubted:
         return []
+    if (there := view.by_claim.get(claim.id)) is not None and not there.state.ended:
+        why = f"instance {there.id} exists: the record is older than its launch"
+        return [Move(claim.id, S.PLANNED, S.LAUNCHING, why)]
     if claim.pool not in view.snapshot.pools or view.cloud(claim) is None:
         why = "its pool or provider is not configured any more, nothing was launched"
         return [Move(claim.id, S.PLANNED, S.GONE, why)]

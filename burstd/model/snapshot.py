@@ -184,7 +184,9 @@ class Snapshot:
     """
 
     spent: tuple[Spent, ...] = ()
-    """What machines that are gone have cost, by month; those that are not gone are in ``claims`` and ``storage``."""
+    """What machines that are gone have cost, by month; those that are not gone are in the lists of claims."""
+    left_alone: tuple[Claim, ...] = ()
+    """Claims with which nothing is done, because burstd fails on their node or cloud; they count and cost."""
     gone: tuple[Gone, ...] = ()
     """Claims that ended within the last hour."""
     unknown: frozenset[tuple[str, str]] = frozenset()

@@ -45,7 +45,8 @@ def site() -> Snapshot:
 def test_a_node_that_is_left_alone_is_neither_moved_nor_ended_nor_taken_for_an_orphan() -> None:
     snapshot = site()
     held = untouched(snapshot, {node("cpu1")})
-    assert [c.slot for c in without(snapshot, held).claims] == ["cpu2"]
+    rest = without(snapshot, held)
+    assert ([c.slot for c in rest.claims], [c.slot for c in rest.left_alone]) == (["cpu2"], ["cpu1"])
     lone = Instance("i1", "sky", InstanceState.RUNNING, "c-cpu1")
     plan = Plan(
         (

@@ -97,6 +97,12 @@ def told(actions: list[Action]) -> list[str]:
     ("case", "c", "world", "expected"),
     [
         ("planned is launched", claim(S.PLANNED), {}, ["Launch"]),
+        (
+            "a planned one has its machine",
+            claim(S.PLANNED),
+            {"instances": (instance(),)},
+            ["Move:launching"],
+        ),
         ("planned whose job is gone ends unlaunched", claim(S.PLANNED), {"waits": False}, ["Move:gone"]),
         ("planned for Slurm itself is launched", claim(S.PLANNED, cause=Cause.SLURM, jobs=()), {}, ["Launch"]),
         ("nothing is launched on hold", claim(S.PLANNED), {"paused": "hold"}, NONE),

@@ -29,6 +29,11 @@ def test_asking_twice_changes_and_says_nothing_more() -> None:
     assert [r.subject for r in once.remarks if r.by == "limits"] == ["pool:cpu", "job:4"]
 
 
+def test_a_machine_that_is_left_alone_counts() -> None:
+    alone = (claim("cpu4", ClaimState.OPEN),)
+    assert len(target(*jobs(4), left_alone=alone, policies=(limits(nodes=3),)).wants) == 2
+
+
 def test_a_job_larger_than_the_rate_still_goes_alone() -> None:
     assert wants(target(*jobs(1, nodes=3, cpus=3), policies=(limits(launches_per_minute=2),))) == [("cpu", 3, ("1",))]
 
