@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from burstd.core.images import image_for
-from burstd.core.keeping import Kept
 from burstd.core.lifecycle import advance, failed, lost, sentence
 from burstd.core.listing import doubted
 from burstd.core.offers import candidates, usable_offers, why_none
@@ -27,7 +26,6 @@ from burstd.model.storage_node import StoreNode
 
 _OWED = frozenset({T.COLLECTING, T.BRINGING})
 _OUTPUT = "output of job"
-_THERE = frozenset({S.READY, S.OPEN, S.CLOSING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,8 @@ def _alone(snapshot: Snapshot) -> View:
     pools = {node.pool.name: node.pool for node in snapshot.store_nodes if node.pool.rules}
     nowhere = SlurmView((), {}, (), read=snapshot.now)
     alone = replace(snapshot, claims=snapshot.storage, pools=pools, slurm=nowhere, bound={}, data={})
-    owing = {slot for node in snapshot.store_nodes if node.keep.startswith(_OUTPUT) for slot in node.pool.slots}
-    here = [c for c in snapshot.storage if c.slot in owing and c.state in _THERE]
-    held = {c.id: Kept(c, "", over=True, ended=snapshot.now, until=float("inf")) for c in here}
-    return replace(look(alone, ""), doubted=doubted(snapshot), kept=held)
+    # With output on it too: that of other jobs waits on their nodes for another storage node.
+    return replace(look(alone, ""), doubted=doubted(snapshot))
 
 
 def _only(view: View, claims: Iterable[Claim]) -> View:
