@@ -270,6 +270,10 @@ def _closing(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if not node.busy and claim.id in view.kept:
         # Behind the gate no job comes, and what the last one left can be taken off in peace.
         return []
+    missing = view.snapshot.progress.absent.get(claim.id)
+    if missing is not None and view.now - missing.first < REACHED_S and heard(claim, view.snapshot) is False:
+        # Neither its cloud nor Slurm has it: whether it is lost, and why, is found out first.
+        return []
     if not node.busy:
         why = claim.reason if claim.reason.startswith(TAKEN_BACK) else "closed and idle"
         return [PowerDown((claim.slot,), False, why, (claim.id,))]

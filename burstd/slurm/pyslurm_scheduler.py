@@ -28,7 +28,7 @@ from burstd.slurm.nodes import parse_state
 from burstd.slurm.nodes import unreadable as unreadable_node
 from burstd.slurm.reasons import short_reason
 from burstd.slurm.scheduler import CommandScheduler
-from burstd.slurm.text import gres_of_node, hosts
+from burstd.slurm.text import LONGEST_S, gres_of_node, hosts
 
 REQUESTS_S = 30.0
 """After so long what jobs ask for is read anew: it can be changed by ``scontrol update``."""
@@ -187,6 +187,8 @@ class _Row:
         """What the job asks for, with what became of it."""
         job = self._job
         waiting = self.state is JobState.PENDING
+        # None: unlimited, or, while it waits, its partition's limit, which only squeue shows.
+        limit_s = min(60.0 * job.time_limit, LONGEST_S) if job.time_limit else asked.time_limit_s if waiting else 0.0
         return replace(
             asked,
             id=self.id,
@@ -205,6 +207,7 @@ class _Row:
             dependency=(asked.dependency or "unknown") if job.dependencies else "",
             comment=job.comment or "",
             restarts=job.requeue_count or 0,
+            time_limit_s=limit_s,
         )
 
 

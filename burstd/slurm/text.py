@@ -21,7 +21,7 @@ _TIMES = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
 _DURATION = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)")
 MOST = 10**15
 """The largest count or size that is taken from Slurm: users write these, and a larger one stands for this."""
-_LONGEST_S = 100 * 366 * 86400.0
+LONGEST_S = 100 * 366 * 86400.0
 _LATEST = 7_258_118_400.0
 """The year 2200, in seconds since 1970."""
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
@@ -65,7 +65,7 @@ def seconds(text: str) -> float:
     if match is None:
         return 0.0
     days, hours, minutes, secs = (_whole(g or "0") for g in match.groups())
-    return min(float(((days * 24 + hours) * 60 + minutes) * 60 + secs), _LONGEST_S)
+    return min(float(((days * 24 + hours) * 60 + minutes) * 60 + secs), LONGEST_S)
 
 
 def instant(text: str, translate: Callable[[float], float]) -> float:

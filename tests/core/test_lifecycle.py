@@ -296,6 +296,18 @@ def told(actions: list[Action]) -> list[str]:
             ["Terminate"],
         ),
         ("closed and idle goes", claim(S.CLOSING), {"node": node()}, ["PowerDown"]),
+        (
+            "down in Slurm and missing in the list: whether it is lost is found out first",
+            claim(S.CLOSING),
+            {"absent": ONCE, "node": node("DOWN")},
+            NONE,
+        ),
+        (
+            "but not for ever",
+            claim(S.CLOSING),
+            {"absent": {"c1": Sighting(1, NOW - 60)}, "node": node("DOWN")},
+            ["PowerDown"],
+        ),
         ("not before Slurm was read anew", claim(S.CLOSING, since=NOW), {"node": node()}, NONE),
         ("not before the gate is down", claim(S.CLOSING), {"node": node(), "gated": False}, NONE),
         ("not while a job may come through its binding", claim(S.CLOSING), {"node": node(), "bound": True}, NONE),

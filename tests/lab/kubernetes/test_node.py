@@ -85,6 +85,12 @@ def pod(name: str, gpus: int = 0) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
+def unscheduled(found: dict[str, Any]) -> str:
+    """Why the scheduler has no node for a pod, as far as it has said."""
+    conditions = found["status"].get("conditions", ())
+    return "".join(c.get("message", "") for c in conditions if c["type"] == "PodScheduled")
+
+
 def test_messages_of_the_device_plug_in() -> None:
     long = "n" * 300
     message = device_plugin.field(1, "3") + device_plugin.field(2, long) + device_plugin.field(1, b"")
@@ -100,12 +106,11 @@ def test_a_pod_is_on_the_labs_network_with_the_devices_it_asked_for() -> None:
         for number, gpus in enumerate((2, 1)):
             api.post(PODS, pod(f"pod{number}", gpus))
         wait(lambda: api.get(f"{PODS}/pod0")["status"]["phase"] == "Running", "the pod runs")
-        said = api.ask("GET", f"{PODS}/pod0/log")["message"]
-        assert said == "by a layer\n/dev/nvidia3\n/dev/nvidia5\n"
+        said = "by a layer\n/dev/nvidia3\n/dev/nvidia5\n"
+        wait(lambda: api.ask("GET", f"{PODS}/pod0/log")["message"] == said, "it sees its layer and its GPUs")
         address = api.get(f"{PODS}/pod0")["status"]["podIP"]
         beside.run(["ping", "-c", "1", "-W", "5", address])
-        (why,) = (c for c in api.get(f"{PODS}/pod1")["status"]["conditions"] if c["type"] == "PodScheduled")
-        assert "Insufficient nvidia.com/gpu" in why["message"]
+        wait(lambda: "Insufficient nvidia.com/gpu" in unscheduled(api.get(f"{PODS}/pod1")), "the other has no GPU")
         api.delete(f"{PODS}/pod0")
         wait(lambda: api.get(f"{PODS}/pod1")["status"]["phase"] == "Running", "its GPU is given to the other")
         groups = node.groups()
