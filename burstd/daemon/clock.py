@@ -13,7 +13,7 @@ JUMP_S = 5.0
 OFF_S = 60.0
 """How far the system clock may be from burstd's time before an administrator is told, and before it is not followed."""
 CLOCK = "clock"
-"""Key under which the store keeps the ClockMark of the last start."""
+"""Key under which the store keeps the latest ClockMark: of the start, and of each hour since."""
 CLOCK_TRUSTED = "clock-trusted"
 """Key under which the store keeps that an administrator trusts the system clock, until the next start."""
 AWAY_S = 86400.0
@@ -46,11 +46,12 @@ class ClockMark:
 def resumed(wall: float, here: ClockMark, mark: ClockMark | None, last: float, *, owed: bool) -> float:
     """burstd's time at a start, in seconds since 1970.
 
-    ``wall``: the system's time; ``here``: boot and steady time now; ``mark``: of the life before; ``last``: the latest
-    time on record, 0 where there is none; ``owed``: claims are live. Within one boot the steady clock tells how long
+    ``wall``: the system's time; ``here``: boot and steady time now; ``mark``: of the life before; ``last``: the time of
+    the latest event, 0 where there is none; ``owed``: claims are live. Within one boot the steady clock tells how long
     burstd was away. After another one the system's time is followed, but not back, and not by more than AWAY_S while
     machines may run: each second would be billed.
     """
+    last = max(last, mark.time if mark is not None else 0.0)
     if mark is not None and mark.boot == here.boot:
         expected = max(last, mark.time + max(0.0, here.steady - mark.steady))
         return expected if abs(wall - expected) > OFF_S else max(wall, last)

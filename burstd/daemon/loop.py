@@ -9,7 +9,7 @@ from types import FrameType
 
 import structlog
 
-from burstd.daemon.clock import SteadyClock
+from burstd.daemon.clock import CLOCK, SteadyClock
 from burstd.daemon.commands import Commands
 from burstd.daemon.hints import Hints
 from burstd.daemon.office import DaemonOffice
@@ -24,6 +24,8 @@ log = structlog.get_logger(__name__)
 LEAST_S = 0.05
 """Between two loops, so that a storm of hints, or of users' questions, is one look at Slurm and not a hundred."""
 PURGE_EVERY_S = 86400.0
+TIME_EVERY_S = 3600.0
+"""Much less than clock.AWAY_S: after a power cut on a quiet day burstd still knows what time it was."""
 ALIVE_EVERY_S = 5.0
 
 
@@ -58,6 +60,7 @@ class Loop:
         self._mark = mark
         self._stop = threading.Event()
         self._purge_due = 0.0
+        self._time_due = clock.now() + TIME_EVERY_S
         self._reload_asked = threading.Event()
 
     def stop(self) -> None:
@@ -95,6 +98,7 @@ class Loop:
             pause = self._reconciler.step()
             self._purge()
             self._keep_mark()
+            self._keep_time()
             self._feed()
             self._pause(0.0 if served else pause)
         self._notifier.stopping()
@@ -131,6 +135,16 @@ class Loop:
             self._mark.keep()
         except StoreError as error:
             log.error("the record could not be read", error=str(error))
+
+    def _keep_time(self) -> None:
+        now = self._clock.now()
+        if now < self._time_due:
+            return
+        self._time_due = now + TIME_EVERY_S
+        try:
+            self._store.set_meta(CLOCK, str(self._clock.mark()), logged=False)
+        except StoreError as error:
+            log.error("the time could not be kept on record", error=str(error))
 
     def _purge(self) -> None:
         now = self._clock.now()

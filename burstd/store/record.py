@@ -49,8 +49,8 @@ class Record(Writer):
     def _forget(self) -> None:
         self._said = None
 
-    def set_meta(self, key: str, value: str, by: str = "burstd") -> None:
-        """Sets a single word about the cluster; an empty value takes it away."""
+    def set_meta(self, key: str, value: str, by: str = "burstd", *, logged: bool = True) -> None:
+        """Sets a single word about the cluster; an empty value takes it away. ``logged`` False: without an event."""
         with self._writing() as connection:
             old = str(connection.execute(select(META.c.value).where(META.c.key == key)).scalar() or "")
             if old == value:
@@ -58,7 +58,8 @@ class Record(Writer):
             connection.execute(delete(META).where(META.c.key == key))
             if value:
                 connection.execute(insert(META).values(key=key, value=value))
-            self._log(connection, self._entry(f"meta:{key}", old, value, "", by, {}))
+            if logged:
+                self._log(connection, self._entry(f"meta:{key}", old, value, "", by, {}))
 
     def set_pin(self, pin: Pin) -> None:
         """``burstctl scale``. An exact pin replaces all pins of its pool, a floor or ceiling the exact one."""

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from burstd.daemon.clock import HeadClock
+from burstd.daemon.clock import CLOCK, ClockMark, HeadClock
 from burstd.model.claim import Claim, ClaimState
 from burstd.model.job import JobState
 from burstd.model.offer import Pool
@@ -182,3 +182,39 @@ def test_a_machine_is_billed_from_its_launch_however_late_the_answer_is(tmp_path
     (claim,) = w.claims()
     (launched,) = (i.launched for i in w.kits["alpha"].provider.instances() if i.id == claim.instance_id)
     assert claim.billed_from == pytest.approx(launched, abs=1.0)
+
+
+MOVED = """\
+import pathlib, time
+wall, steady, text = time.time, time.clock_gettime, pathlib.Path.read_text
+def moved(): return float(text(pathlib.Path({moved!r})))
+time.time = lambda: wall() + moved()
+time.clock_gettime = lambda which: steady(which) + (moved() if which == time.CLOCK_BOOTTIME else 0.0)
+pathlib.Path.read_text = lambda path, *a, **k: {boot!r} if path.name == 'boot_id' else text(path, *a, **k)
+"""
+"""Moves the head's clocks by the seconds that a file names, and gives its boot a name."""
+
+
+def test_a_power_cut_after_a_quiet_day_does_not_set_the_time_back(daemon: LoneDaemon, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    moved.write_text("0")
+    clock = ManualClock(time.time())
+    with Store.open(daemon.database, clock) as store:
+        machine(store, clock)
+    daemon.start(before=MOVED.format(moved=str(moved), boot="first"))
+    moved.write_text(str(1.25 * DAY))
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with Reader.open(daemon.database, ManualClock(time.time())) as reader:
+            mark, events = ClockMark.parse(reader.meta(CLOCK)), reader.last_time()
+        if mark is not None and mark.time > time.time() + DAY:
+            break
+        time.sleep(0.1)
+    assert events < time.time() + 60, "the day was not a quiet one"
+    daemon.kill()
+    moved.write_text(str(1.25 * DAY + 600))
+    daemon.start(before=MOVED.format(moved=str(moved), boot="second"))
+    daemon.stop()
+    assert "the time that burstd has counted" not in daemon.said()
+    with Reader.open(daemon.database, ManualClock(time.time())) as reader:
+        assert reader.last_time() == pytest.approx(time.time() + 1.25 * DAY + 600, abs=60)
