@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from burstd.cli.job import JobId
-from burstd.cli.session import CODES, Code, Json, Session, Socket, Unreachable, session, why_not
+from burstd.cli.session import CODES, Code, Json, Session, Socket, Unreachable, session, waiting, why_not
 from burstd.data.relay import SocketWire, hang_up, relay
 
 HOST = "127.0.0.1"
@@ -89,8 +89,9 @@ class _Door:
         connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         answer: dict[str, Any] = {}
         try:
-            connection.settimeout(PATIENCE_S)
+            connection.setsockopt(*waiting(PATIENCE_S))
             connection.connect(str(self._path))
+            connection.settimeout(PATIENCE_S)
             # A no may come before the question; it is heard below.
             with contextlib.suppress(BrokenPipeError):
                 connection.sendall(json.dumps(self._wish | {"hold": hold}).encode() + b"\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET = Path("/run/burstd/control.sock")
 TIMEOUT_S = 40.0
 """Longer than the daemon lets a command wait."""
+
+
+def waiting(seconds: float) -> tuple[int, int, bytes]:
+    """Option of a blocking socket: connect() waits so long for room in the daemon's queue, which others may fill.
+
+    Without it connect() waits for ever, and one of a socket with a time-out fails at once.
+    """
+    return socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), 0)
 
 
 class Code(IntEnum):
@@ -100,10 +109,11 @@ class Session:
 
         if self._client is None:
             # Without the environment: a proxy has no part in a unix socket.
-            transport = httpx.HTTPTransport(uds=str(self.path))
+            transport = httpx.HTTPTransport(uds=str(self.path), socket_options=[waiting(timeout_s)])
             self._client = httpx.Client(transport=transport, base_url="http://burstd/v1", trust_env=False)
         try:
-            answer = self._client.request(method, path, json=body, params=params, timeout=timeout_s)
+            limits = httpx.Timeout(timeout_s, connect=None)
+            answer = self._client.request(method, path, json=body, params=params, timeout=limits)
             return answer.status_code, answer.json()
         except httpx.TimeoutException:
             raise Unreachable(_more(f"burstd does not answer on {self.path} within {timeout_s:.0f} s.")) from None
@@ -128,8 +138,8 @@ def session(ctx: typer.Context, as_json: bool, path: Path | None) -> Session:
 
 
 def _free(path: Path) -> Path:
-    """root.sock beside it, where this user may use it and burstd runs: others cannot fill its queue."""
-    own = path.with_name("root.sock")
+    """admin.sock beside it, where this user may use it and burstd runs: others cannot fill its queue."""
+    own = path.with_name("admin.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -147,7 +157,10 @@ def why_not(path: Path) -> Unreachable:
     """Tries once more without HTTP, whose errors do not tell."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(*waiting(2))
             probe.connect(str(path))
+    except BlockingIOError:
+        return Unreachable(_more(f"Too many connections wait at {path}; see whose with: ss -xp src {path}"))
     except FileNotFoundError:
         return NotRunning(_more(
             f"There is no socket {path}: burstd does not run here, or listens elsewhere "

@@ -219,7 +219,8 @@ def _run(ready: Ready, stack: ExitStack, parts: Parts) -> None:
     place = settings.daemon.runtime_dir
     control = ControlServer(
         office, settings.daemon.admin_group,
-        sockets.listen(place / "control.sock"), sockets.listen_for_root(place / "root.sock"),
+        sockets.listen(place / "control.sock"),
+        sockets.listen_for_admins(place / "admin.sock", settings.daemon.admin_group),
     )  # fmt: skip
     control.start()
     stack.callback(control.stop)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import threading
-from collections import Counter
 from typing import Any, cast
 
 import structlog
@@ -17,11 +15,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from burstd.daemon.control_app import make_app
 from burstd.daemon.control_office import Office
 from burstd.daemon.control_rights import Rights
-from burstd.daemon.sockets import peer
+from burstd.daemon.sockets import Shares, peer
 from burstd.model.errors import BurstdError
 
-MOST_CONNECTIONS = 32
-"""Of one user other than root and burstd's own: nobody keeps the administrator out by connecting often."""
+CONNECTIONS = 256
+"""Of all users but root and burstd's own; see Shares."""
 ACCEPTED_AT_ONCE = 32
 """asyncio takes up to as many connections of one socket as its queue is long before it does anything else."""
 START_S = 10.0
@@ -98,26 +96,27 @@ class _Server(uvicorn.Server):
 
 def _protocol() -> type[H11Protocol]:
     """A protocol class with a count of connections of its own."""
-    counted: Counter[int] = Counter()
-    unlimited = (0, os.geteuid())
+    shares = Shares(CONNECTIONS)
 
     class PeerProtocol(H11Protocol):
         """HTTP/1.1 that hands the application the Peer of each connection, as ``scope["state"]["peer"]``."""
 
-        uid = -1
+        uid: int | None = None
+        """Whose share it has."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             # The kernel's answer is of the moment of connecting, whatever the process became since.
             who = peer(cast("socket.socket", transport.get_extra_info("socket")))
             super().connection_made(transport)
             self.app_state: dict[str, Any] = {**self.app_state, "peer": who}
-            self.uid = who.uid
-            counted[who.uid] += 1
-            if counted[who.uid] > MOST_CONNECTIONS and who.uid not in unlimited:
+            if shares.take(who.uid):
+                self.uid = who.uid
+            else:
                 transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            counted[self.uid] -= 1
+            if self.uid is not None:
+                shares.give_back(self.uid)
             super().connection_lost(exc)
 
     return PeerProtocol

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,24 +24,21 @@ from burstd.daemon.control_desk import Denied
 from burstd.daemon.control_office import Office
 from burstd.daemon.control_rights import Rights
 from burstd.daemon.job_nodes import JobNode, job_node, over
-from burstd.daemon.sockets import Peer, peer
+from burstd.daemon.sockets import Peer, Shares, peer
 from burstd.daemon.ways import Ways
 from burstd.data.relay import hang_up, relay
 from burstd.model.claim import Claim
 from burstd.model.errors import BurstdError
 from burstd.model.shell import NotListening, Shell, Wire
-from burstd.slurm.hook_socket import listen
+from burstd.slurm.hook_socket import connections, listen
 
 log = structlog.get_logger(__name__)
 
 CONNECTIONS = 256
-OF_ONE = 64
-"""Connections of one user other than root and burstd's own."""
+"""Of all users but root and burstd's own; see Shares."""
 _PATIENCE_S = 5.0
 LOOK_S = 1.0
 """How often it is seen whether jobs still run."""
-_PAUSE_S = 1.0
-"""After a connection that could not be accepted: it still waits, and the next try may be no better."""
 _LARGEST = 4096
 
 
@@ -78,8 +73,7 @@ class ForwardServer:
         rights: Rights,
         enter: Callable[[Claim], Shell],
         *,
-        connections: int = CONNECTIONS,
-        of_one: int = OF_ONE,
+        most: int = CONNECTIONS,
         look_s: float = LOOK_S,
     ) -> None:
         """``enter``: a way into the machine of a claim; raises NodeNotReady, NodeRefused."""
@@ -87,11 +81,9 @@ class ForwardServer:
         self._office = office
         self._rights = rights
         self._ways = Ways(enter)
-        self._connections = connections
-        self._of_one = of_one
+        self._shares = Shares(most)
         self._look_s = look_s
         self._lock = threading.Lock()
-        self._open: Counter[int] = Counter()
         self._carried: set[_Carried] = set()
         self._listener: socket.socket | None = None
         self._stop = threading.Event()
@@ -126,18 +118,10 @@ class ForwardServer:
     def _serve(self) -> None:
         listener = self._listener
         assert listener is not None  # noqa: S101  # start made it
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError as error:
-                if self._stop.is_set():
-                    return
-                log.warning("a connection to a job's port could not be accepted", error=str(error))
-                self._stop.wait(_PAUSE_S)
-                continue
+        for connection in connections(listener, self._stop, "jobs' ports"):
             with contextlib.suppress(OSError):
                 who = peer(connection)
-                if self._admits(who):
+                if self._shares.take(who.uid):
                     if self._given_a_thread(connection, who):
                         continue
                     _say(connection, _no(503, "burstd can start no more threads; try again later."))
@@ -150,21 +134,9 @@ class ForwardServer:
             threading.Thread(target=self._take, args=(connection, who), name="port", daemon=True).start()
         except RuntimeError as error:
             log.warning("a connection to a job's port could not be taken", error=str(error))
-            self._leave(who)
+            self._shares.give_back(who.uid)
             return False
         return True
-
-    def _admits(self, who: Peer) -> bool:
-        unlimited = who.uid in (0, os.geteuid())
-        with self._lock:
-            if self._open.total() >= self._connections or (self._open[who.uid] >= self._of_one and not unlimited):
-                return False
-            self._open[who.uid] += 1
-            return True
-
-    def _leave(self, who: Peer) -> None:
-        with self._lock:
-            self._open[who.uid] -= 1
 
     def _watch(self) -> None:
         while not self._stop.wait(self._look_s):
@@ -194,7 +166,7 @@ class ForwardServer:
         except OSError as error:
             log.debug("a connection to a job's port broke off", error=str(error))
         finally:
-            self._leave(who)
+            self._shares.give_back(who.uid)
 
     def _answer(self, connection: socket.socket, who: Peer) -> None:
         connection.settimeout(_PATIENCE_S)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import grp
 import os
 import socket
 import struct
+import threading
+from collections import Counter
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,10 @@ _FIRST_PASSED = 3  # SD_LISTEN_FDS_START
 _MODE = 0o666  # anyone may speak; what a caller may do is decided by who the kernel says it is
 _UCRED = struct.Struct("=iII")
 _PATH_MAX = 107  # sun_path of sockaddr_un, without the ending zero
+_ACL = "system.posix_acl_access"
+_ACL_VERSION, _ACL_ENTRY = struct.Struct("<I"), struct.Struct("<HHI")  # linux/posix_acl_xattr.h
+_USER_OBJ, _GROUP_OBJ, _GROUP, _MASK, _OTHER, _NO_ID = 0x01, 0x04, 0x08, 0x10, 0x20, 0xFFFFFFFF
+_READ_WRITE = 6
 
 
 class AlreadyRunning(BurstdError):
@@ -45,6 +52,36 @@ def peer(connection: socket.socket) -> Peer:
     return Peer(uid=uid, gid=gid, pid=pid)
 
 
+class Shares:
+    """Counts connections by user; from any thread.
+
+    Nobody takes more than a quarter of what is free: one user alone has a fifth of ``most``, and it takes more than
+    twenty together to leave none. root and burstd's own user are not counted.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._open: Counter[int] = Counter()
+
+    def take(self, uid: int) -> bool:
+        """Whether this user may have one more; ``give_back`` it then."""
+        if uid in (0, os.geteuid()):
+            return True
+        with self._lock:
+            if 4 * self._open[uid] >= self._most - self._open.total():
+                return False
+            self._open[uid] += 1
+            return True
+
+    def give_back(self, uid: int) -> None:
+        """One that was taken has ended."""
+        with self._lock:
+            self._open[uid] -= self._open[uid] > 0
+            if not self._open[uid]:
+                del self._open[uid]
+
+
 def listen(path: Path, environ: MutableMapping[str, str] = os.environ, *, backlog: int = 128) -> socket.socket:
     """The listening control socket: systemd's where it passed one, else bound at ``path``.
 
@@ -55,12 +92,31 @@ def listen(path: Path, environ: MutableMapping[str, str] = os.environ, *, backlo
     return passed if passed is not None else _bind(path, backlog, _MODE)
 
 
-def listen_for_root(path: Path) -> socket.socket:
-    """The same interface for root and burstd's own user only: whoever fills the other's queue is not in their way.
+def listen_for_admins(path: Path, admin_group: str) -> socket.socket:
+    """The same interface for root, burstd's own user and a group: whoever fills the other's queue is not in their way.
 
     Raises AlreadyRunning, SocketFailed.
     """
-    return _bind(path, 128, 0o600)
+    listener = _bind(path, 128, 0o600)
+    try:
+        gid = grp.getgrnam(admin_group).gr_gid
+    except KeyError:
+        return listener  # nobody is in it
+    # Not chown: burstd need not be in the group.
+    entries = (
+        (_USER_OBJ, _READ_WRITE, _NO_ID), (_GROUP_OBJ, 0, _NO_ID), (_GROUP, _READ_WRITE, gid),
+        (_MASK, _READ_WRITE, _NO_ID), (_OTHER, 0, _NO_ID),
+    )  # fmt: skip
+    try:
+        os.setxattr(path, _ACL, _ACL_VERSION.pack(2) + b"".join(_ACL_ENTRY.pack(*entry) for entry in entries))
+    except OSError as error:
+        import structlog  # noqa: PLC0415 - only where something is wrong
+
+        structlog.get_logger(__name__).warning(
+            "the administrators' socket is for root alone: its file system has no ACLs",
+            socket=str(path), group=admin_group, error=error.strerror,
+        )  # fmt: skip
+    return listener
 
 
 def _passed(environ: MutableMapping[str, str]) -> socket.socket | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from burstd.daemon.control import MOST_CONNECTIONS, ControlServer
+from burstd.daemon.control import CONNECTIONS, ControlServer
 from burstd.daemon.control_office import NoAnswer, Office, Records
 from burstd.daemon.sockets import listen
 from burstd.model.command import (
@@ -291,7 +291,7 @@ def test_events_are_followed_without_a_gap(root: Client) -> None:
 
 @needs_root
 def test_one_user_cannot_keep_the_others_out(control: Path, root: Client) -> None:
-    crowd = [Client(control, NOBODY) for _ in range(MOST_CONNECTIONS)]
+    crowd = [Client(control, NOBODY) for _ in range(CONNECTIONS // 5 + 1)]
     assert crowd[-1].get("/v1/status")
     with pytest.raises(OSError, match=r"Broken pipe|reset|closed"), Client(control, NOBODY) as one_more:
         one_more.get("/v1/status")

@@ -73,7 +73,7 @@ PROBE = """#!/usr/bin/python3
 import os, signal, socket, subprocess, sys
 sys.path.insert(0, "/opt/burstd/src")
 from pathlib import Path
-from burstd.daemon.sockets import listen, peer, single_instance
+from burstd.daemon.sockets import listen, listen_for_admins, peer, single_instance
 
 def told(what):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -92,6 +92,7 @@ lock = single_instance(Path("/var/lib/burstd"))
 reloads = []
 signal.signal(signal.SIGHUP, lambda *_: reloads.append(1))
 listener = listen(Path("/nonexistent/control.sock"))
+admins = listen_for_admins(Path("/run/burstd/admin.sock"), "mail")
 told(b"READY=1")
 import ctypes
 inotify = ctypes.CDLL(None).inotify_add_watch(ctypes.CDLL(None).inotify_init1(0), b"/var/lib/slurm", 0x100)
@@ -213,6 +214,8 @@ def test_under_a_real_systemd(head: SystemdBox, ask: Callable[[str], dict[str, s
         "reloads": "0",
     }
     assert ask("root")["peer"] == "0"
+    # What ls shows as group's is the mask of its ACL.
+    assert head.run(["stat", "-c", "%A %U", "/run/burstd/admin.sock"]).stdout.split() == ["srw-rw----", "slurm"]
     assert head.run(["stat", "-c", "%a", "/run/burstd/control.sock", "/var/lib/burstd"]).stdout.split() == [
         "666",
         "700",
