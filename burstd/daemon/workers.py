@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import Counter, defaultdict, deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import structlog
@@ -14,6 +16,12 @@ import structlog
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
+
+TURN_S = 60.0
+"""How long the work of a user waits at most before some of it runs, whoever fills its lane; and until the loop's next
+step."""
+BEYOND = 64
+"""Threads that a lane may have for that, besides its width."""
 
 
 def raised(lane: str, error: Exception) -> None:
@@ -62,25 +70,35 @@ class Workers(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Lane:
+    """``running`` and ``waiting`` are by user; None: burstd's own work. Whose turn was last stands last."""
+
+    pool: ThreadPoolExecutor
+    running: Counter[int | None] = field(default_factory=Counter)
+    waiting: dict[int | None, deque[tuple[float, Callable[[], None]]]] = field(default_factory=dict)
+    """Each with the time since when."""
+
+
 class ThreadWorkers:
     """A bounded pool of threads for each lane (a provider, its listings, the nodes): a slow cloud holds up itself.
 
-    So does a user, whose file systems, nodes and hands may stand still.
+    So does a user, whose file systems, nodes and hands may stand still: users have turns, no user has more than half of
+    a lane, and one of whose work nothing runs while some has waited for TURN_S has a thread beyond the lane's width
+    when ``drain`` is called next. It takes more users than BEYOND, standing still together, to hold up another.
     """
 
-    def __init__(self, wake: Callable[[], None], width: int) -> None:
+    def __init__(self, wake: Callable[[], None], width: int, now: Callable[[], float] = time.monotonic) -> None:
+        """``now``: seconds."""
         self._wake = wake
         self._width = width
-        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._now = now
+        self._lanes: dict[str, _Lane] = {}
         self._results: queue.SimpleQueue[tuple[str, Callable[[], None], bool]] = queue.SimpleQueue()
         """Each with its lane, and whether it is news."""
         self._closing = threading.Event()
-        self._counting = threading.Lock()
-        self._under_way: Counter[str] = Counter()
-        self._of_user: Counter[tuple[str, int]] = Counter()
-        """What a user has in the pool of a lane ..."""
-        self._waiting: defaultdict[tuple[str, int], deque[Callable[[], None]]] = defaultdict(deque)
-        """... and what waits until some of that has ended."""
+        self._lock = threading.Lock()
+        """Of the lanes."""
 
     def submit(
         self,
@@ -91,9 +109,6 @@ class ThreadWorkers:
         user: int | None = None,
     ) -> None:
         """See Workers."""
-        pool = self._pools.get(lane)
-        if pool is None:
-            pool = self._pools[lane] = ThreadPoolExecutor(self._width, thread_name_prefix=lane)
 
         def run() -> None:
             news = True
@@ -102,32 +117,38 @@ class ThreadWorkers:
                 news = quiet is None or not quiet(answer)
             except Exception as error:  # noqa: BLE001  it goes to ``done``, which must deal with it
                 result = error
-            with self._counting:
-                self._under_way[lane] -= 1
-                then = self._next(lane, user)
+            with self._lock:
+                found.running[user] -= 1
+                if not found.running[user]:
+                    del found.running[user]
             self._back(lane, lambda: done(result), news=news)
-            if then is not None and not self._closing.is_set():
-                pool.submit(then)
+            self._begin(found)
 
-        with self._counting:
-            self._under_way[lane] += 1
-            if user is not None:
-                if self._of_user[lane, user] >= max(1, self._width // 2):
-                    self._waiting[lane, user].append(run)
-                    return
-                self._of_user[lane, user] += 1
-        pool.submit(run)
+        with self._lock:
+            found = self._lanes.get(lane) or _Lane(ThreadPoolExecutor(self._width + BEYOND, thread_name_prefix=lane))
+            self._lanes[lane] = found
+            found.waiting.setdefault(user, deque()).append((self._now(), run))
+        self._begin(found)
 
-    def _next(self, lane: str, user: int | None) -> Callable[[], None] | None:
-        """What runs in the place of a user's work that has ended."""
-        if user is None:
-            return None
-        if waiting := self._waiting.get((lane, user)):
-            return waiting.popleft()
-        self._waiting.pop((lane, user), None)
-        self._of_user[lane, user] -= 1
-        if not self._of_user[lane, user]:
-            del self._of_user[lane, user]
+    def _begin(self, lane: _Lane) -> None:
+        """Begins what may be begun."""
+        with self._lock:
+            while not self._closing.is_set() and (run := self._next(lane)):
+                lane.pool.submit(run)
+
+    def _next(self, lane: _Lane) -> Callable[[], None] | None:
+        """Of the first whose turn it may be."""
+        busy = lane.running.total()
+        for user, waiting in lane.waiting.items():
+            most = self._width if user is None else max(1, self._width // 2)
+            late = user is not None and not lane.running[user] and self._now() - waiting[0][0] >= TURN_S
+            if (busy < self._width and lane.running[user] < most) or (late and busy < self._width + BEYOND):
+                lane.running[user] += 1
+                _, run = waiting.popleft()
+                del lane.waiting[user]
+                if waiting:
+                    lane.waiting[user] = waiting
+                return run
         return None
 
     def post(self, done: Callable[[], None]) -> None:
@@ -143,6 +164,8 @@ class ThreadWorkers:
     def drain(self, broke: Callable[[str, Exception], None] = raised) -> int:
         """See Workers."""
         count = 0
+        for late in tuple(self._lanes.values()):
+            self._begin(late)
         while True:
             try:
                 lane, done, news = self._results.get_nowait()
@@ -153,11 +176,13 @@ class ThreadWorkers:
 
     def under_way(self) -> dict[str, int]:
         """Calls that were begun or wait, by lane; from any thread."""
-        with self._counting:
-            return dict(+self._under_way)
+        with self._lock:
+            counts = {n: lane.running.total() + sum(map(len, lane.waiting.values())) for n, lane in self._lanes.items()}
+        return {name: count for name, count in counts.items() if count}
 
     def close(self) -> None:
         """Takes no more work and drops what waits; what is under way is repeated after the next start."""
-        self._closing.set()
-        for pool in self._pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closing.set()
+        for lane in tuple(self._lanes.values()):
+            lane.pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""One user's work that stands still leaves half of each lane to others."""
+"""One user's work that stands still leaves half of each lane to others, and that of many a turn within a minute."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from burstd.daemon.workers import ThreadWorkers
+from burstd.daemon.workers import BEYOND, TURN_S, ThreadWorkers
 
 WAIT_S = 20.0
 
@@ -41,6 +41,36 @@ def test_eight_that_stand_still_hold_nobody_else_up(workers: ThreadWorkers, lane
         assert stopped.acquire(timeout=WAIT_S), "what waited has its turn in the end"
 
 
+@pytest.mark.parametrize(("users", "bound"), [(2, True), (BEYOND, True), (BEYOND + 8, False)])
+def test_many_who_stand_still_together_hold_another_up_for_so_long(users: int, bound: bool) -> None:
+    clock = [0.0]
+    workers = ThreadWorkers(lambda: None, 8, lambda: clock[0])
+    go, came = threading.Event(), threading.Event()
+    stopped = threading.Semaphore(0)
+
+    def stand_still() -> None:
+        stopped.release()
+        assert go.wait(WAIT_S)
+
+    try:
+        for user in range(users):
+            for _ in range(10):
+                workers.submit("stage:home", stand_still, lambda _: None, user=1000 + user)
+        for _ in range(8):
+            assert stopped.acquire(timeout=WAIT_S), "they fill the lane"
+        workers.submit("stage:home", came.set, lambda _: None, user=9999)
+        clock[0] = TURN_S - 0.1
+        workers.drain()
+        assert not stopped.acquire(timeout=0.1), "nobody else is begun"
+        assert not came.is_set()
+        clock[0] = TURN_S
+        workers.drain()
+        assert came.wait(WAIT_S if bound else 0.1) is bound
+    finally:
+        go.set()
+        workers.close()
+
+
 def test_nothing_is_kept_of_users_whose_work_is_done(workers: ThreadWorkers) -> None:
     ended = threading.Semaphore(0)
     for n in range(30):
@@ -48,5 +78,6 @@ def test_nothing_is_kept_of_users_whose_work_is_done(workers: ThreadWorkers) -> 
     done = 0
     while done < 30:
         done += workers.drain()
-    assert not workers._of_user
-    assert not workers._waiting
+    (lane,) = workers._lanes.values()
+    assert not lane.running
+    assert not lane.waiting
