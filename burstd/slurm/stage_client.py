@@ -1,9 +1,10 @@
 #!/usr/bin/python3 -SE
 """The hooks of burst_buffer/lua: puts Slurm's question to burstd and gives its answer to burst_buffer.lua.
 
-``burstd-stage HOOK [KEY=VALUE]...`` with the keys ``job``, ``uid``, ``gid``, ``script``, ``hurry``, ``polls``, ``file``
-(for ``paths``: where Slurm wants the variables) and ``info.NAME``. Runs as SlurmUser with next to no environment,
-hence the standard library only, and little of it.
+``burstd-stage HOOK [-] [KEY=VALUE]...`` with the keys ``job``, ``uid``, ``gid``, ``script``, ``hurry``, ``polls``,
+``file`` (for ``paths``: where Slurm wants the variables) and ``info.NAME``. ``-``: there are more on the standard
+input, each ended by a zero byte, since everybody sees the arguments of a program. Runs as SlurmUser with next to no
+environment, hence the standard library only, and little of it.
 
 Standard output: one word, ``ok``, ``refused``, ``busy`` or ``absent``, then the text on the lines after it. The exit
 status says the same (0, 1, 2, 3), but Lua 5.1 does not see it.
@@ -45,6 +46,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _LARGEST_ANSWER = 1024 * 1024
 _LARGEST_HEAD = 256 * 1024
+_LARGEST_INPUT = 64 * 1024
 _AWAY = "away"
 
 
@@ -273,9 +275,11 @@ def run(hook: str, words: "dict[str, str]") -> "tuple[str, str]":
 def main(argv: "list[str] | None" = None) -> int:
     """The console script."""
     hook, *rest = (sys.argv if argv is None else argv)[1:] or [""]
+    if "-" in rest:
+        rest += os.fsdecode(sys.stdin.buffer.read(_LARGEST_INPUT)).split("\0")
     words = dict(word.split("=", 1) for word in rest if "=" in word)
     if hook not in HOOKS or (hook == "paths" and "file" not in words):
-        sys.stderr.write(f"usage: burstd-stage {'|'.join(HOOKS)} [KEY=VALUE]...\n")
+        sys.stderr.write(f"usage: burstd-stage {'|'.join(HOOKS)} [-] [KEY=VALUE]...\n")
         return 64
     word, text = run(hook, words)
     sys.stdout.buffer.write(os.fsencode(f"{word}\n{text}"))

@@ -7,10 +7,9 @@ local client = ""
 local folders = { "/opt/burstd/bin", "/usr/bin", "/usr/local/bin" }
 
 -- What burstd is told of a job, by Slurm's names. Slurm 22.05 says nothing.
-local wanted = {
-  "account", "array_job_id", "array_task_id", "exit_code", "group_id", "het_job_id", "het_job_offset", "job_state",
-  "nodes", "partition", "restart_cnt", "user_id", "work_dir",
-}
+local wanted = { "array_job_id", "job_state" }
+-- At sbatch, these too. Everybody sees the arguments of a program, so they go another way.
+local private = { "account", "work_dir" }
 
 local function quoted(text)
   return "'" .. string.gsub(tostring(text), "'", "'\\''") .. "'"
@@ -30,9 +29,33 @@ local function path_of_client()
   return "burstd-stage"
 end
 
+-- A file of Slurm's own with these of info in it, for the program's standard input; nil: there is no room for it.
+local function input_of(names, info)
+  local place = os.tmpname()
+  local file = io.open(place, "w")
+  if not file then
+    return nil
+  end
+  for _, key in ipairs(names) do
+    file:write("info." .. key .. "=" .. tostring(info[key] or "") .. "\0")
+  end
+  if not file:close() then
+    os.remove(place)
+    return nil
+  end
+  return place
+end
+
 -- Runs burstd-stage; the word and the text that it answers with. Lua 5.1 does not see its exit status.
 local function ask(hook, values, info)
-  local words = { "exec", quoted(path_of_client()), hook }
+  local words, input = { "exec", quoted(path_of_client()), hook }, nil
+  if hook == "check" and info then
+    input = input_of(private, info)
+    if not input then
+      return "failed", "the directives of this job cannot be checked: no room in /tmp on the machine of slurmctld"
+    end
+    words[#words + 1] = "-"
+  end
   for key, value in pairs(values) do
     words[#words + 1] = quoted(key .. "=" .. tostring(value))
   end
@@ -44,10 +67,13 @@ local function ask(hook, values, info)
       end
     end
   end
-  local output, all = io.popen(table.concat(words, " ") .. " 2>&1 </dev/null"), nil
+  local output, all = io.popen(table.concat(words, " ") .. " 2>&1 <" .. quoted(input or "/dev/null")), nil
   if output then
     all = output:read("*a")
     output:close()
+  end
+  if input then
+    os.remove(input)
   end
   local word, text = string.match(all or "", "^(%l+)\n(.*)$")
   if word == "ok" or word == "refused" or word == "busy" or word == "absent" then

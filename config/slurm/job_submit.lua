@@ -42,25 +42,27 @@ local function check(job, submit_uid)
   if not text then
     return slurm.SUCCESS
   end
-  local place = os.tmpname()
-  local file = io.open(place, "w")
-  if not file then
+  -- Everybody sees the arguments of a program, so the folder goes another way.
+  local place, input = os.tmpname(), os.tmpname()
+  local file, folder = io.open(place, "w"), io.open(input, "w")
+  if not file or not folder then
     slurm.log_user("the directives of this job cannot be checked: no room in /tmp on the machine of slurmctld")
     return slurm.ERROR
   end
   file:write(text)
   file:close()
-  local words = { "exec", quoted(path_of_client()), "check", quoted("script=" .. place) }
+  folder:write("info.work_dir=" .. tostring(job.work_dir or "") .. "\0")
+  folder:close()
+  local words = { "exec", quoted(path_of_client()), "check", "-", quoted("script=" .. place) }
   words[#words + 1] = quoted("uid=" .. string.format("%d", job.user_id))
   words[#words + 1] = quoted("gid=" .. string.format("%d", job.group_id))
-  words[#words + 1] = quoted("info.partition=" .. tostring(job.partition or ""))
-  words[#words + 1] = quoted("info.work_dir=" .. tostring(job.work_dir or ""))
-  local output, all = io.popen(table.concat(words, " ") .. " 2>&1 </dev/null"), nil
+  local output, all = io.popen(table.concat(words, " ") .. " 2>&1 <" .. quoted(input)), nil
   if output then
     all = output:read("*a")
     output:close()
   end
   os.remove(place)
+  os.remove(input)
   local word, said = string.match(all or "", "^(%l+)\n(.*)$")
   if word == "ok" then
     return slurm.SUCCESS

@@ -45,13 +45,13 @@ def start(places: dict[str, str]) -> Iterator[Start]:
 def begin(places: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
     """The client as burst_buffer.lua starts it, with next to no environment."""
     argv = [sys.executable, "-S", "-E", str(CLIENT), *words]
-    return subprocess.Popen(argv, env=places, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(argv, env=places, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def call(places: dict[str, str], *words: str) -> tuple[int, str]:
+def call(places: dict[str, str], *words: str, told: bytes = b"") -> tuple[int, str]:
     """Exit status and output."""
     process = begin(places, *words)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(told, timeout=30)
     return process.returncode, os.fsdecode(output)
 
 
@@ -65,10 +65,12 @@ def test_a_call_arrives_whole(start: Start, places: dict[str, str], tmp_path: Pa
         return StageReply("refused", "line 2: caf\u00e9\nallowed: \udcff")
 
     start(handle)
-    words = ("job=7", "uid=1001", "gid=100", f"script={script}", "info.work_dir=/home/a b=c", "hurry=false")
-    assert call(places, "check", *words) == (1, "refused\nline 2: caf\u00e9\nallowed: \udcff")
+    words = ("-", "job=7", "uid=1001", "gid=100", f"script={script}", "hurry=false")
+    told = b"info.account=\xff\0info.work_dir=/home/a b=c\nd\0"
+    assert call(places, "check", *words, told=told) == (1, "refused\nline 2: caf\u00e9\nallowed: \udcff")
     text = "#!/bin/sh\n#BURST stage_in /data/\udcff\udcfe\n"
-    assert heard == [StageCall("check", "7", 1001, 100, str(script), False, {"work_dir": "/home/a b=c"}, text)]
+    info = {"account": "\udcff", "work_dir": "/home/a b=c\nd"}
+    assert heard == [StageCall("check", "7", 1001, 100, str(script), False, info, text)]
     call(places, "teardown", "job=7", "hurry=true")
     assert heard[1] == StageCall("teardown", "7", hurry=True)
 
