@@ -16,7 +16,7 @@ from typing import IO
 
 from burstd.data.admission import admitted
 from burstd.data.hands import Facts, Hand, HandError, printable
-from burstd.data.manifest import Entry, ManifestDamaged, decode
+from burstd.data.manifest import PIECES, Entry, ManifestDamaged, decode
 from burstd.data.object_hands import scheme
 from burstd.data.objects import Fetched
 from burstd.data.pack import SMALL_BYTES
@@ -101,16 +101,17 @@ class Bringer:
         # Millions of directories have a long list: it waits on the disk.
         with Fetched(self._fetch, tree.prefix, self._where) as objects, tempfile.TemporaryFile() as directories:
             batch: list[Entry] = []
-            held = 0
+            held = pieces = 0
             listed = decode(bytes(view) for _, view in objects.each(tree.manifest))
             for entry in admitted(listed, tree, named=bool(name), left_out=left_out):
                 if cancelled.is_set():
                     raise Stopped("it was told to stop")
                 # Small groups of one kind keep the order in which entries depend on each other.
                 full = len(batch) >= FILES_AT_ONCE or held + entry.size > BYTES_AT_ONCE
+                full = full or pieces + len(entry.pieces) > PIECES
                 if batch and (full or _kind(batch[0]) != _kind(entry)):
                     total += self._batch(hand, objects, batch, root, job, name, taken, brought, moved)
-                    batch, held = [], 0
+                    batch, held, pieces = [], 0, 0
                     if len(self._contents) >= ADOPTED_AT_ONCE:
                         self._offer(objects, tree)
                 if entry.kind == "d" and entry.path:
@@ -118,6 +119,7 @@ class Bringer:
                 if entry.path:
                     batch.append(entry)
                     held += entry.size
+                    pieces += len(entry.pieces)
             total += self._batch(hand, objects, batch, root, job, name, taken, brought, moved)
             self._offer(objects, tree)
             inner = _inner_first(directories)

@@ -198,11 +198,12 @@ class Gathering:
     def _large(self, descriptor: int, about: os.stat_result) -> tuple[list[_Part], int, str]:
         """Reads what is data, in objects of its own; a file that became shorter meanwhile ends where it ends."""
         size = about.st_size
-        one = size <= OBJECT_BYTES and about.st_blocks * 512 >= size
+        runs = data(descriptor, size)
+        one = size <= OBJECT_BYTES and runs == [(0, size)]
         digest = None if one else hashlib.sha256()
         parts: list[_Part] = []
         at = holes = 0
-        for start, end in data(descriptor, about):
+        for start, end in runs:
             if start > at:
                 parts.append((None, 0, start - at))
                 holes += start - at
@@ -255,8 +256,11 @@ def gather(line: Line, slots: Slots, request: Message, descriptors: list[int]) -
 
 
 def _unread(path: str, number: int) -> AgentFault:
-    remedy = "see what its disk is about (dmesg), mend or remove the file there, then: burstctl stage retry"
-    return AgentFault("agent", f"{path} cannot be read: {os.strerror(number)}; {remedy}")
+    what = "see what its disk is about (dmesg), mend" if number != errno.EFBIG else "it has too much data: split"
+    return AgentFault(
+        "agent",
+        f"{path} cannot be read: {os.strerror(number)}; {what} or remove the file there, then: burstctl stage retry",
+    )
 
 
 _ESCAPED = re.compile(r"\[([*?\[$])\]")

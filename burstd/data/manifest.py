@@ -17,8 +17,10 @@ ENTRIES = 5_000_000
 """No tree has more."""
 LARGEST = (1 << 63) - 1
 """No file or offset is larger: what a file system, and SQLite, can count."""
+PIECES = 800_000
+"""No file has more: one of some 20 TiB."""
 LINE_BYTES = 64 << 20
-"""No line is longer: a file of some 20 TiB, whose pieces it lists."""
+"""No line is longer: it has room for as many pieces as a file may have."""
 TEXT_BYTES = 64 << 10
 """... the names, numbers and digest in it."""
 INFLATED_BYTES = 4 << 30
@@ -136,6 +138,8 @@ def _entry(line: bytes) -> Entry:
         while found := _PIECE.match(tail, at):
             pieces.append(Piece(found[1].decode(), int(found[2]), int(found[3])))
             at = found.end()
+            if len(pieces) > PIECES:
+                raise ManifestDamaged(f"a manifest has a file of more than {PIECES} pieces")
         if tail[at : at + 1] != b"]":
             raise ManifestDamaged("a manifest has a list of pieces that cannot be read")
         head += tail[at + 1 :]

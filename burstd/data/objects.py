@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -51,22 +51,29 @@ class Fetched:
         """
         listed = list(pieces)
         ahead = 0
-        for index, piece in enumerate(listed):
-            ahead = max(ahead, index)
-            while ahead < len(listed) and len({p.key for p in listed[index : ahead + 1] if p.key}) <= LANES:
-                self._want(listed[ahead].key)
+        needed: Counter[str] = Counter()
+        """Keys of the pieces from the present one up to ``ahead``."""
+        for piece in listed:
+            while ahead < len(listed):
+                key = listed[ahead].key
+                if key and key not in needed and len(needed) == LANES:
+                    break
+                if key:
+                    self._want(key)
+                    needed[key] += 1
                 ahead += 1
             if not piece.key:
                 yield piece, memoryview(b"")
                 continue
             body = self._want(piece.key).result()
+            needed[piece.key] -= 1
+            if not needed[piece.key]:
+                del needed[piece.key]
             if not 0 <= piece.offset <= piece.offset + piece.length <= len(body):
                 raise ManifestDamaged(f"a manifest wants more of the object {piece.key} than there is")
             yield piece, memoryview(body)[piece.offset : piece.offset + piece.length]
 
     def _want(self, key: str) -> Future[bytes]:
-        if not key:
-            return Future()
         held = self._held.get(key)
         if held is None:
             while len(self._held) >= HELD:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from burstd.data import holes
 from burstd.data.index import Identity
 
 TRIES = 3
@@ -79,32 +80,15 @@ def read_object(fd: int, facts: os.stat_result) -> bytes:
 
 
 def extents(fd: int, size: int) -> Iterator[tuple[int, int, bool]]:
-    """The file from its beginning to its end: (offset, length, whether it is data; else a hole)."""
-    at = begin = 0
-    while at < size:
-        try:
-            data = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                data = size
-            elif error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-                break
-            else:
-                raise
-        data = min(data, size)
-        if data - at >= _HOLE_BYTES:
-            if at > begin:
-                yield begin, at - begin, True
-            yield at, data - at, False
-            begin = data
-        if data >= size:
-            at = size
-            break
-        at = min(size, os.lseek(fd, data, os.SEEK_HOLE))
-        if at <= data:
-            raise Changed
-    if begin < size:
-        yield begin, size - begin, True
+    """The file from its beginning to its end: (offset, length, whether it is data; else a hole). Raises OSError."""
+    at = 0
+    for start, end in holes.data(fd, size, _HOLE_BYTES):
+        if start > at:
+            yield at, start - at, False
+        yield start, end - start, True
+        at = end
+    if at < size:
+        yield at, size - at, False
 
 
 def read_into(fd: int, room: memoryview, offset: int) -> None:

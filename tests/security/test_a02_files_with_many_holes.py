@@ -1,0 +1,179 @@
+"""A file that is little else than holes has no longer a list of its data than a manifest may hold."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+import zlib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burstd.data import holes, manifest
+from burstd.data.gather import Gathering
+from burstd.data.manifest import Entry, ManifestDamaged, decode, encode
+from burstd.data.objects import Fetched
+from burstd.data.outgoing import Outgoing
+from burstd.data.reading import extents
+from burstd.data.userside import AgentFault, Line, Slots
+from burstd.model.data import Piece
+from burstd.model.stager import OBJECT_BYTES
+
+RUNS, BLOCK = 3000, 4096
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    """A block of data, a hole of one block, and so on; every tenth hole has three, and the last lies far out."""
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        at = 0
+        for n in range(RUNS):
+            at += BLOCK * (4 if n % 10 == 0 else 2)
+            file.seek(at)
+            file.write(b"%08d" % n * (BLOCK // 8))
+        file.seek(1 << 30)
+        file.write(b"end")
+        file.truncate(2 << 30)
+    return path
+
+
+@pytest.fixture
+def lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A border that has room for a thousand runs."""
+    monkeypatch.setattr(manifest, "LINE_BYTES", 200_000)
+    monkeypatch.setattr(holes, "RUNS", 1000, raising=False)
+
+
+def collected(path: Path) -> tuple[Entry, dict[str, bytes]]:
+    """What the node makes of a file, and its objects."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        slots, objects = Slots(), {}
+        other = Line(theirs)
+
+        def put() -> None:
+            while "over" not in (message := other.receive()[0]):
+                body = bytes(slots.view(message["object"], message["length"]))
+                key = hashlib.sha256(body).hexdigest()
+                objects[key] = body
+                other.send({"key": key, "slot": message["object"]})
+
+        putting = threading.Thread(target=put)
+        putting.start()
+        line = Line(ours)
+        gathering = Gathering(Outgoing(line, slots))
+        told = gathering.tree(iter([gathering.file(b"sparse", os.open(path, os.O_RDONLY))]))
+        line.send({"over": True})
+        putting.join()
+    [entry] = decode(objects[key][:length] for key, _, length in told["manifest"])
+    return entry, objects
+
+
+def test_what_is_collected_passes_the_border(sparse: Path, lowered: None) -> None:
+    entry, objects = collected(sparse)
+    assert entry.size == 2 << 30
+    kept = [piece for piece in entry.pieces if piece.key]
+    assert len(kept) < 1000
+    assert sum(piece.length for piece in kept) < 3 * RUNS * BLOCK, "the large holes stay holes"
+    with sparse.open("rb") as file:
+        at = 0
+        for piece in entry.pieces:
+            if piece.key:
+                body = objects[piece.key][piece.offset : piece.offset + piece.length]
+                assert body == os.pread(file.fileno(), piece.length, at)
+            at += piece.length
+
+
+def test_few_holes_are_kept_as_they_are(sparse: Path) -> None:
+    entry, _ = collected(sparse)
+    assert sum(bool(piece.key) for piece in entry.pieces) == RUNS + 1
+
+
+def test_an_input_has_as_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holes, "RUNS", 20, raising=False)
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        for n in range(100):
+            file.seek(n * (3 << 20))
+            file.write(b"x" * BLOCK)
+    with path.open("rb") as file:
+        found = list(extents(file.fileno(), path.stat().st_size))
+    assert sum(is_data for _, _, is_data in found) <= 20
+    ends = [offset + length for offset, length, _ in found]
+    assert [offset for offset, _, _ in found] == [0, *ends[:-1]]
+    assert ends[-1] == path.stat().st_size
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1 << 40), st.integers(1, 1 << 30)), max_size=200),
+    st.sampled_from([1, 4096, 1 << 20]),
+    st.integers(1, 20),
+)
+def test_no_data_is_left_out(steps: list[tuple[int, int]], gap: int, most: int) -> None:
+    runs, at = [], 0
+    for hole, length in steps:
+        runs.append((at + hole, at + hole + length))
+        at += hole + length
+    found = holes.joined(runs, gap, most)
+    assert len(found) <= most
+    assert all(before[1] + gap <= after[0] for before, after in pairwise(found))
+    assert all(any(start <= run[0] and run[1] <= end for start, end in found) for run in runs)
+    assert {start for start, _ in found} <= {start for start, _ in runs}
+    assert {end for _, end in found} <= {end for _, end in runs}
+    if len(few := holes.joined(runs, gap, 1000)) <= most:
+        assert found == few, "no more is joined than need be"
+
+
+def test_the_longest_list_passes_the_border(monkeypatch: pytest.MonkeyPatch) -> None:
+    def length(*pieces: Piece) -> int:
+        return len(json.dumps([[p.key, p.offset, p.length] for p in pieces], separators=(",", ":")))
+
+    key = "0" * 64
+    run = length(Piece("", 0, manifest.LARGEST), Piece(key, OBJECT_BYTES - 1, OBJECT_BYTES - 1))
+    # A run's last piece may begin anywhere in an object; all others are whole objects.
+    most = holes.RUNS * run + (manifest.PIECES - 2 * holes.RUNS) * length(Piece(key, 0, OBJECT_BYTES))
+    assert most + manifest.TEXT_BYTES < manifest.LINE_BYTES
+    monkeypatch.setattr(manifest, "PIECES", 10)
+    for count in (10, 11):
+        entry = Entry(b"a", "f", 0o644, 0, count, pieces=(Piece("", 0, 1),) * count)
+        if count == 10:
+            assert list(decode(encode([entry]))) == [entry]
+            continue
+        with pytest.raises(ManifestDamaged, match="more than 10 pieces"):
+            list(decode(encode([entry])))
+
+
+def test_more_data_than_a_manifest_lists_is_said_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holes, "PIECES", 3)
+    path = tmp_path / "data"
+    path.write_bytes(b"x" * (4 << 20))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(holes, "OBJECT_BYTES", 100_000)
+    with ours, theirs, path.open("rb") as file:
+        with pytest.raises(OSError, match="split it") as caught:
+            list(extents(file.fileno(), 4 << 20))
+        assert caught.value.errno == errno.EFBIG
+        gathering = Gathering(Outgoing(Line(ours), Slots()))
+        with pytest.raises(AgentFault, match="split or remove the file there, then: burstctl stage retry"):
+            gathering.file(b"/out/data", os.open(path, os.O_RDONLY))
+
+
+def test_many_pieces_of_one_object_cost_no_more_than_their_number() -> None:
+    body = zlib.compress(b"x")
+    key = hashlib.sha256(body).hexdigest()
+    pieces = [Piece(key, 0, 1), Piece("", 0, 1)] * 30_000
+    began = time.process_time()
+    with Fetched(lambda _key: body, "out", "the store") as objects:
+        assert sum(len(view) for _, view in objects.each(pieces)) == 30_000
+    assert time.process_time() - began < 10
