@@ -53,7 +53,7 @@ def list_providers(ctx: typer.Context, json: Json = False, socket: Socket = None
         if p["leftovers"]:
             paper.note(f"{p['name']}: {plural(p['leftovers'], 'leftover')} to be removed", "yellow")
         for breaker in p["breakers"]:
-            paper.note(_closed(breaker, now), "yellow")
+            paper.note(left_alone(breaker, now), "yellow")
 
 
 @app.command("offers")
@@ -216,14 +216,17 @@ def _source(offer: Answer, now: str) -> str:
 def _use(offer: Answer, now: str) -> str:
     """Who may use it, and why not now."""
     if offer["breakers"]:
-        return "; ".join(_closed(b, now, short=True) for b in offer["breakers"])
+        return "; ".join(left_alone(b, now, short=True) for b in offer["breakers"])
     if offer["pools"]:
         return names(offer["pools"], 3)
     return "; ".join(f"not {pool}: {why}" for pool, why in offer["refused"].items()) or "no pool names it"
 
 
-def _closed(breaker: Answer, now: str, *, short: bool = False) -> str:
+def left_alone(breaker: Answer, now: str, *, short: bool = False) -> str:
+    """Why nothing is launched there for now."""
     why = f": {breaker['error']}" if breaker["error"] else ""
+    if not breaker["failures"]:
+        return f"{breaker['key']} is closed to launches{why}" if not short else f"closed to launches{why}"
     subject = "" if short else f"{breaker['key']} is "
     return (
         f"{subject}left alone for {ahead(breaker['until'], now)} after {plural(breaker['failures'], 'failure')}"

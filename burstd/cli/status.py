@@ -6,6 +6,7 @@ import typer
 from rich.text import Text
 
 from burstd.cli.output import Answer, Paper, count, names, plural, print_json, styled, sums
+from burstd.cli.provider import left_alone
 from burstd.cli.session import Json, Socket, session
 from burstd.cli.stage_pages import at_a_glance
 from burstd.cli.times import ago, ahead, clock, length
@@ -77,12 +78,7 @@ def _outside(paper: Paper, answer: Answer) -> None:
     paper.table(("", "", "*"), [_slurm(answer["slurm"], now), *(_provider(p, now) for p in answer["providers"])])
     breakers = [breaker for provider in answer["providers"] for breaker in provider["breakers"]]
     for breaker in breakers[:_BREAKERS]:
-        why = f": {breaker['error']}" if breaker["error"] else ""
-        paper.note(
-            f"{breaker['key']} is left alone for {ahead(breaker['until'], now)} after"
-            f" {plural(breaker['failures'], 'failure')} ({breaker['cause']}{why})",
-            "yellow",
-        )
+        paper.note(left_alone(breaker, now), "yellow")
     if len(breakers) > _BREAKERS:
         paper.note(f"and {len(breakers) - _BREAKERS} more are left alone (--json)", "dim")
 

@@ -91,7 +91,7 @@ def heard(claim: Claim, snapshot: Snapshot) -> bool | None:
 def closed_to_launches(snapshot: Snapshot) -> tuple[Breaker, ...]:
     """A breaker for each cloud whose list is doubted: policies, offers and explanations treat it as any other."""
     return tuple(
-        Breaker(f"{name.replace('/', '%2F')}/*/*/*/*", CAUSE, 1, snapshot.now + LONG_S, str(doubt))
+        Breaker(f"{name.replace('/', '%2F')}/*/*/*/*", CAUSE, 0, snapshot.now + LONG_S, str(doubt))
         for name, doubt in doubted(snapshot).items()
     )
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from burstd.core.listing import CAUSE as DOUBTED
 from burstd.model.offer import Offer, Pool
 from burstd.model.shape import Gres
 from burstd.model.snapshot import Breaker, Snapshot, Unavailable
@@ -245,7 +244,7 @@ def _refusal(pool: Pool, offer: Offer, breakers: Covering, snapshot: Snapshot) -
     closed = breakers.of(offer)
     if closed:
         last = max(closed, key=lambda b: b.until)
-        if last.cause == DOUBTED:
+        if not last.failures:
             return last.error
         error = f": {last.error}" if last.error else ""
         return f"failed {last.failures} time(s) ({last.cause}{error}), tried again in {last.until - snapshot.now:.0f} s"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from burstd.model.snapshot import Breaker
 
 JUMP_S = 5.0
 """How far the system clock must move against the steady one to be called a jump."""
@@ -121,6 +123,11 @@ def length(seconds: float) -> str:
 
 ALIKE_S = 5.0
 KEPT = 20
+AGAIN_S = 3600.0
+"""So long after the last of the machines that called the head wrong is gone, others are tried; then twice as long."""
+AGAIN_MOST_S = 86400.0
+CAUSE = "clock"
+"""Of the breakers that keep launches off every cloud while the head's clock is wrong."""
 
 
 class HeadClock:
@@ -128,6 +135,9 @@ class HeadClock:
 
     def __init__(self) -> None:
         self._off: dict[str, tuple[str, float]] = {}
+        self._seen: dict[str, float] = {}
+        """When each of them was last on record, in burstd's time."""
+        self._again_s = AGAIN_S
 
     def refused(self, claim_id: str, offer_id: str, off_s: float) -> None:
         """A machine's clock is off by so many seconds (ahead: more than 0)."""
@@ -139,6 +149,24 @@ class HeadClock:
     def right(self) -> None:
         """A machine agrees with the head, or the head's clock was set: what was seen before counts no more."""
         self._off.clear()
+        self._again_s = AGAIN_S
+
+    def forget(self, live: Collection[str], now: float) -> None:
+        """Drops machines whose claims are gone, but not at once: while the head is wrong it would buy others for them.
+
+        ``live``: the ids of claims on record at ``now``, in burstd's time.
+        """
+        was = bool(self.wrong())
+        self._seen = {one: now if one in live else self._seen.get(one, now) for one in self._off}
+        self._off = {one: off for one, off in self._off.items() if now - self._seen[one] < self._again_s}
+        if was and not self.wrong():
+            self._again_s = min(2 * self._again_s, AGAIN_MOST_S)
+
+    def closed_to_launches(self, providers: Iterable[str], now: float) -> tuple[Breaker, ...]:
+        """A breaker for each cloud while the head's clock is wrong. What runs goes on, and ends, as ever."""
+        why = self.wrong()
+        return tuple(Breaker(f"{name.replace('/', '%2F')}/*/*/*/*", CAUSE, 0, now + AGAIN_S, why)
+                     for name in providers if why)  # fmt: skip
 
     def wrong(self) -> str:
         """Why the head's clock is wrong, and what to do; empty: it is not known to be.
@@ -154,8 +182,8 @@ class HeadClock:
         where = "behind" if off > 0 else "ahead of"
         return (
             f"the clock of this head is {length(off)} {where} those of {len(seen)} machines in a row: it is the head "
-            "that is wrong. Set its clock (timedatectl, chronyc makestep); nothing new is launched until it is set "
-            "('burstctl confirm clock': it is right)"
+            "that is wrong. Set its clock (timedatectl, chronyc makestep); nothing new is launched until it is set, or "
+            f"'burstctl confirm clock' says that it is right, or those machines are gone for {length(self._again_s)}"
         )
 
 

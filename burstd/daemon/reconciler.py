@@ -304,7 +304,7 @@ class Reconciler:
             held_slots=frozenset(held.slot for held in self._store.held()),
             breakers=self._store.breakers(),
             launched=self._store.launched(now - HOUR_S),
-            paused=self._store.meta(PAUSED) or self.head.wrong(),
+            paused=self._store.meta(PAUSED),
             bound=bound,
             progress=replace(self._memory.progress(self._observer, now), notices=self._notices.waiting(claims)),
             interruptions=self._interruptions.of(() if isinstance(slurm, Unavailable) else slurm.jobs),
@@ -319,7 +319,9 @@ class Reconciler:
             unknown=self._adopter.unknown(clouds, claims),
             doubt=self._store.meta(DOUBT),
         )
-        return replace(snapshot, breakers=(*snapshot.breakers, *closed_to_launches(snapshot)))
+        self.head.forget({claim.id for claim in claims}, now)
+        closed = self.head.closed_to_launches(self._providers, now)
+        return replace(snapshot, breakers=(*snapshot.breakers, *closed_to_launches(snapshot), *closed))
 
     def preview(self) -> tuple[Snapshot, Plan]:
         """What the next loop would do; does nothing."""

@@ -75,6 +75,7 @@ class Breaker:
     """``provider/region/zone/type/market`` as in Offer.id, with ``*`` for any; the cause stands in ``cause``."""
     cause: str
     failures: int
+    """0: nothing failed, launches are held back by burstd for the reason in ``error``."""
     until: float
     error: str = ""
 

@@ -164,13 +164,55 @@ def test_a_head_whose_clock_is_wrong_buys_no_machine_after_machine(
     assert "the clock of this head is 60 min behind those of" in w.alarm
     w.run(1800)
     assert len(w.made()) == first
+    w.run(3600)
+    # An hour after those are gone others are tried, and say the same; the next wait is of two.
+    assert first < len(w.made()) <= 2 * first
+    assert "the clock of this head is 60 min behind those of" in w.alarm
+    assert "gone for 2.0 h" in w.alarm
     monkeypatch.setattr(_OffProver, "off_s", 0.0)
-    assert w.reconciler is not None
-    w.reconciler.head.right()
-    w.heal()
-    w.calm(2.0)
+    w.calm(4.0)
     assert all(w.states(job) == [JobState.COMPLETED] for job in jobs)
     assert not w.alarm
+
+
+@pytest.mark.crash
+def test_a_wrong_clock_of_the_head_holds_launches_back_and_nothing_else(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template)
+    job = w.slurm.submit(JobSpec(run_s=300, cpus_per_node=4))
+    w.run(150)
+    assert w.states(job) == [JobState.RUNNING]
+    assert w.reconciler is not None
+    for number in range(3):
+        w.reconciler.head.refused(f"gone-{number}", "alpha/x", 3600.0)
+    late = w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4, exclusive=True))
+    w.run(900)
+    assert w.states(job) == [JobState.COMPLETED]
+    assert "the clock of this head" in w.alarm
+    assert not w.claims(), "the idle machine goes"
+    assert not w.living()
+    w.run(7200)
+    assert w.states(late) == [JobState.COMPLETED]
+    assert not w.alarm
+
+
+def test_what_machines_said_of_the_head_s_clock_is_forgotten_with_them() -> None:
+    head = HeadClock()
+    for number in range(3):
+        head.refused(f"c{number}", "a", 3600.0)
+    for now in (0.0, 40_000.0):
+        head.forget({"c0", "c1", "c2"}, now)
+        assert head.wrong()
+    head.forget({"c2"}, 43_000.0)
+    assert head.wrong()
+    head.forget({"c2"}, 44_000.0)
+    assert not head.wrong()
+    for number in range(3):
+        head.refused(f"d{number}", "a", 3600.0)
+    head.forget({"d0", "d1", "d2"}, 50_000.0)
+    head.forget((), 50_000.0 + 7100)
+    assert "2.0 h" in head.wrong()
+    head.forget((), 50_000.0 + 7300)
+    assert not head.wrong()
 
 
 @pytest.mark.crash
