@@ -48,7 +48,8 @@ class TempAuth(plugin.BaseAuthPlugin):  # type: ignore[misc, unused-ignore]
 
 def by_tempauth(auth_url: str, user: str, key: str, timeout_s: float, ca_file: str) -> Any:
     """A keystoneauth session."""
-    return session.Session(auth=TempAuth(auth_url, user, key), timeout=timeout_s, verify=ca_file or True)
+    auth = TempAuth(auth_url, user, key)
+    return session.Session(auth=auth, timeout=timeout_s, verify=ca_file or True, redirect=False)
 
 
 def by_cloud(cloud: str, file: str | None, region: str | None, timeout_s: float) -> Any:
@@ -57,6 +58,9 @@ def by_cloud(cloud: str, file: str | None, region: str | None, timeout_s: float)
         found = openstack.config.OpenStackConfig(config_files=[file] if file else None).get_one(
             cloud, region_name=region or None, api_timeout=timeout_s
         )
-        return found.get_session()
+        made = found.get_session()
     except (openstack.exceptions.ConfigException, exceptions.ClientException, OSError) as error:
         raise StoreRefused(f"the entry {cloud} of clouds.yaml cannot be used: {error}") from None
+    # Login and discovery too: a redirect would be given our password, or our token, wherever it leads.
+    made.redirect = False
+    return made

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ipaddress
+import socket
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import openstack.config
 import requests
@@ -14,6 +17,8 @@ from keystoneauth1 import session
 from openstack import connection
 from openstack import exceptions as sdk
 from requests.adapters import BaseAdapter, HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from burstd.model.bounded import TooMuch, whole
 from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
@@ -23,6 +28,7 @@ _CONNECT_S = 5.0
 _KEPT_OPEN = 64
 """Connections to one service; requests keeps ten, and writes a line for each more that it throws away."""
 _PIECE = 1 << 16
+_OVERRIDE = "if that is meant, name the service's address in clouds.yaml (compute_endpoint_override and the like)"
 _LOGIN = "/auth/tokens"
 _NO_CREDENTIALS = "openstacksdk has no credentials for burstd's user"
 _STALE = (
@@ -33,15 +39,66 @@ Sends = Callable[[str, str], None]
 """Hears of each request on its way out: method and URL."""
 
 
-class _Watched(BaseAdapter):
-    """The way out of a session, with somebody told of each request before it goes."""
+class Chosen:
+    """What whoever set burstd up chose: hosts that clouds.yaml names, and whether Keystone is reached by TLS."""
 
-    def __init__(self, inner: BaseAdapter, sends: Sends) -> None:
+    def __init__(self) -> None:
+        self.hosts: Collection[str] = ()
+        self.tls = False
+
+    def learn(self, config: Mapping[str, Any]) -> None:
+        """From an entry of clouds.yaml."""
+        auth_url = str((config.get("auth") or {}).get("auth_url") or "")
+        urls = [auth_url, *(str(value) for key, value in config.items() if key.endswith("_endpoint_override"))]
+        self.hosts = frozenset(urlsplit(url).hostname or "" for url in urls)
+        self.tls = auth_url.lower().startswith("https:")
+
+    def pools(self) -> dict[str, type[HTTPConnectionPool]]:
+        """For urllib3: connections that lead to this machine, or to its cloud's metadata, only where that was chosen.
+
+        What goes through a proxy is the proxy's to let through.
+        """
+        chosen = self
+
+        class Guarded:
+            host: str
+
+            def _new_conn(self) -> socket.socket:
+                made: socket.socket = super()._new_conn()  # type: ignore[misc]
+                here, there = (str(end[0]).partition("%")[0] for end in (made.getsockname(), made.getpeername()))
+                address = ipaddress.ip_address(there)
+                own = there == here or address.is_loopback or address.is_link_local
+                if own and self.host.lower().strip("[]") not in chosen.hosts:
+                    made.close()
+                    raise CloudUnavailable(f"the cloud's catalogue leads to {there}, this machine's own: {_OVERRIDE}")
+                return made
+
+        class Plain(HTTPConnectionPool):
+            ConnectionCls = type("Http", (Guarded, HTTPConnection), {})
+
+        class Tls(HTTPSConnectionPool):
+            ConnectionCls = type("Https", (Guarded, HTTPSConnection), {})
+
+        return {"http": Plain, "https": Tls}
+
+
+class _Watched(BaseAdapter):
+    """The way out of a session, with somebody told of each request before it goes.
+
+    What the catalogue and the services name is the cloud's word: it leads our token neither to this machine nor, where
+    Keystone has TLS, over a wire without.
+    """
+
+    def __init__(self, inner: BaseAdapter, sends: Sends, chosen: Chosen) -> None:
         super().__init__()
         self._inner = inner
         self._sends = sends
+        self._chosen = chosen
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        url = urlsplit(request.url or "")
+        if self._chosen.tls and url.scheme != "https" and url.hostname not in self._chosen.hosts:
+            raise CloudUnavailable(f"the cloud's catalogue has {url.hostname} without TLS: {_OVERRIDE}")
         self._sends(request.method or "", request.url or "")
         response = self._inner.send(request, *args, **{**kwargs, "stream": True})
         try:
@@ -61,14 +118,15 @@ class _Session(session.Session):  # type: ignore[misc, unused-ignore]
     login and discovery too.
     """
 
-    def __init__(self, sends: Sends, timeout_s: float, **kwargs: Any) -> None:
+    def __init__(self, sends: Sends, timeout_s: float, chosen: Chosen, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         limits: Any = (_CONNECT_S, timeout_s)
         self.timeout = limits
         for prefix, adapter in list(self.session.adapters.items()):
             if isinstance(adapter, HTTPAdapter):
                 adapter.init_poolmanager(connections=10, maxsize=_KEPT_OPEN)
-            self.session.mount(prefix, _Watched(adapter, sends))
+                adapter.poolmanager.pool_classes_by_scheme = chosen.pools()
+            self.session.mount(prefix, _Watched(adapter, sends, chosen))
 
     def request(self, *args: Any, **kwargs: Any) -> Any:
         # A redirect would be given our token, or our password, wherever it leads.
@@ -79,14 +137,17 @@ class _Session(session.Session):  # type: ignore[misc, unused-ignore]
 def connect(cloud: str, clouds_yaml: Path | None, region: str, timeout_s: float, sends: Sends) -> Any:
     """openstacksdk's connection; asks nothing of the cloud yet. Raises AuthFailed with the remedy."""
     where = f"entry {cloud} of {clouds_yaml or 'clouds.yaml'}" if cloud else "environment (OS_CLOUD, OS_AUTH_URL ...)"
-    make: Any = partial(_Session, sends, timeout_s)
+    chosen = Chosen()
+    make: Any = partial(_Session, sends, timeout_s, chosen)
     try:
         files = None if clouds_yaml is None else [_readable(clouds_yaml)]
         # OS_CLIENT_CONFIG_FILE of whoever calls burstctl would go before the settings' own file.
         found = openstack.config.OpenStackConfig(
             config_files=files, load_envvars=files is None, app_name="burstd", session_constructor=make
         )
-        return connection.Connection(config=found.get_one(cloud or None, region_name=region or None))
+        entry = found.get_one(cloud or None, region_name=region or None)
+        chosen.learn(entry.config)
+        return connection.Connection(config=entry)
     except (sdk.ConfigException, ksa.ClientException) as error:
         raise AuthFailed(f"{_NO_CREDENTIALS}: look at the {where}: {_words(error)}") from None
     except OSError as error:
