@@ -92,7 +92,7 @@ def lost(claim: Claim, view: View) -> list[Action]:
     """The machine went without our doing: its end, or what is to be found out first."""
     progress = view.snapshot.progress
     seen = progress.absent.get(claim.id)
-    if seen is None or seen.times < ABSENT_TIMES or claim.offer.provider in view.doubted:
+    if seen is None or seen.times < ABSENT_TIMES:
         return []
     instance = view.by_claim.get(claim.id)
     output = view.kept.get(claim.id)
@@ -105,8 +105,12 @@ def lost(claim: Claim, view: View) -> list[Action]:
     # slurmctld misses a node late; where the end was announced, only its shell is asked.
     if (answers and not announced) or (answers is None and claim.state not in YOUNG):
         return []
-    if claim.address and progress.silent.get(claim.id, 0.0) < max(seen.first, view.now - REACHED_S):
+    doubted = claim.offer.provider in view.doubted
+    fresh = seen.first if doubted else max(seen.first, view.now - REACHED_S)
+    if claim.address and progress.silent.get(claim.id, 0.0) < fresh:
         return [] if f"reach:{claim.id}" in progress.busy else [Reach(claim.id)]
+    if doubted:
+        return []
     if instance is not None and instance.state is InstanceState.ERROR:
         words = sentence("is in error, and its node is not up", instance.error)
         return [Move(claim.id, claim.state, S.LOST, f"instance {instance.id} {words}", error="lost")]

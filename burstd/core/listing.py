@@ -1,12 +1,16 @@
 """What a cloud's list is worth. No machine is ended because a list lacks it: a second source must say that it is gone.
 
 A node that Slurm hears, and a machine whose shell answers, live, whatever a list says. Where many vanish together the
-list is doubted: nothing is launched or ended in that cloud until it shows them again, or Slurm has their nodes down.
+list is doubted: nothing is launched or ended in that cloud until it shows them again, or a second source says that they
+are gone: Slurm has their nodes down, or one that had answered, and is no node yet, answers no more. Of a machine that
+boots there is no second source (its shell is silent in any case): the doubt lasts until its boot_timeout. Then it is
+ended by its id, as every machine that is given up: if it runs after all, it is not left to cost money.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from burstd.model.claim import Claim
@@ -23,6 +27,8 @@ LONG_S = 300.0
 """Slurm takes up to a third of SlurmdTimeout to miss a node; a list that is contradicted for longer is an alarm."""
 YOUNG = frozenset({S.LAUNCHING, S.BOOTING, S.PROVING})
 """States of claims whose machine is none of Slurm's nodes so far."""
+_BOOTS = frozenset({S.LAUNCHING, S.BOOTING})
+"""Of these, those whose machine has not answered so far."""
 _LISTED = YOUNG | {S.READY, S.OPEN, S.CLOSING}
 _SHOWN = 5
 
@@ -34,6 +40,8 @@ class Doubt:
     provider: str
     slots: tuple[str, ...]
     expected: int
+    boots_since: float = 0.0
+    """From when on boot_timeout counts for the latest of them that has never answered, in burstd's time; 0: all have."""
 
     def __str__(self) -> str:
         return (
@@ -55,7 +63,7 @@ def doubted(snapshot: Snapshot) -> dict[str, Doubt]:
         if instance.state is InstanceState.TERMINATED
     }
     expected: dict[str, int] = {}
-    lacking: dict[str, list[str]] = {}
+    lacking: dict[str, list[Claim]] = {}
     for claim in {c.id: c for c in (*snapshot.claims, *snapshot.storage)}.values():
         if claim.state not in _LISTED or not claim.instance_id:
             continue
@@ -63,21 +71,32 @@ def doubted(snapshot: Snapshot) -> dict[str, Doubt]:
         expected[name] = expected.get(name, 0) + 1
         # Of a machine that is no node yet the cloud's word that it has ended is taken: nothing but a boot is lost.
         if not confirmed(claim, snapshot) and not (claim.state in YOUNG and claim.instance_id in ended):
-            lacking.setdefault(name, []).append(claim.slot)
+            lacking.setdefault(name, []).append(claim)
+    born = snapshot.progress.born
     return {
-        name: Doubt(name, tuple(slots), expected[name])
-        for name, slots in lacking.items()
-        if len(slots) >= MANY and len(slots) * SHARE >= expected[name]
-    }
+        name: Doubt(
+            name, tuple(claim.slot for claim in claims), expected[name],
+            max((max(c.since, born) + c.offer.placing_s for c in claims if c.state in _BOOTS), default=0.0),
+        )
+        for name, claims in lacking.items()
+        if len(claims) >= MANY and len(claims) * SHARE >= expected[name]
+    }  # fmt: skip
 
 
 def confirmed(claim: Claim, snapshot: Snapshot) -> bool:
-    """True where the machine is not missing in lists, or Slurm does not hear its node either."""
+    """True where the machine is not missing in lists, or a second source says that it is gone."""
     if claim.id not in snapshot.progress.absent:
         return True
-    if claim in snapshot.storage:
-        return claim.id in snapshot.progress.silent
+    if claim in snapshot.storage or claim.state is S.PROVING:
+        return answers_no_more(claim, snapshot) and not heard(claim, snapshot)
     return claim.state not in YOUNG and heard(claim, snapshot) is False
+
+
+def answers_no_more(claim: Claim, snapshot: Snapshot) -> bool:
+    """Whether the shell of a machine that had answered was reached for in vain since lists lack it."""
+    seen = snapshot.progress.absent.get(claim.id)
+    silent = snapshot.progress.silent.get(claim.id)
+    return seen is not None and silent is not None and silent >= seen.first and claim.state not in _BOOTS
 
 
 def heard(claim: Claim, snapshot: Snapshot) -> bool | None:
@@ -96,10 +115,10 @@ def closed_to_launches(snapshot: Snapshot) -> tuple[Breaker, ...]:
     )
 
 
-def listing_alarms(snapshot: Snapshot) -> list[str]:
+def listing_alarms(snapshot: Snapshot, boot_timeout_s: float) -> list[str]:
     """Sentences on lists that are contradicted: by many machines at once, or by one for long."""
     doubts = doubted(snapshot)
-    alarms = [str(doubt) for doubt in doubts.values()]
+    alarms = [f"{doubt}{_until(doubt, boot_timeout_s)}" for doubt in doubts.values()]
     long: dict[str, list[str]] = {}
     for claim in (*snapshot.claims, *snapshot.storage):
         seen = snapshot.progress.absent.get(claim.id)
@@ -111,6 +130,13 @@ def listing_alarms(snapshot: Snapshot) -> list[str]:
         for name, slots in long.items()
     ]
     return alarms
+
+
+def _until(doubt: Doubt, boot_timeout_s: float) -> str:
+    if not doubt.boots_since:
+        return ""
+    end = datetime.fromtimestamp(doubt.boots_since + boot_timeout_s, UTC)
+    return f"; those that boot are given up by {end:%H:%M} UTC, and ended"
 
 
 def ending_alarms(snapshot: Snapshot) -> list[str]:

@@ -90,7 +90,7 @@ class Decisions:
         every = (*snapshot.claims, *snapshot.storage)
         ownerless = sorted({c.offer.provider for c in every} - snapshot.clouds.keys())
         alarms += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
-        alarms += listing_alarms(snapshot)
+        alarms += listing_alarms(snapshot, tuning.boot_timeout_s)
         alarms += ending_alarms(snapshot)
         alarms += storage_alarms(snapshot)
         alarms += [kept] if (kept := keeping.alarm(snapshot, tuning.keep_node_s)) else []
