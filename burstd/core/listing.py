@@ -41,7 +41,7 @@ class Doubt:
     slots: tuple[str, ...]
     expected: int
     boots_since: float = 0.0
-    """From when on boot_timeout counts for the latest of them that has never answered, in burstd's time; 0: all have."""
+    """From when on boot_timeout counts for the latest that has never answered, in burstd's time; 0: all have."""
 
     def __str__(self) -> str:
         return (
