@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from burstd.model.stager import StoredObject
 
@@ -16,16 +17,20 @@ Singly = Callable[[Sequence[str]], Iterable[tuple[str, int | None]]]
 """Sizes in bytes of objects, asked one by one; None for those that are not there."""
 
 
-def present(keys: Sequence[str], page: Page, singly: Singly) -> Mapping[str, int]:
-    """Those that are there, with their sizes in bytes."""
+def present(keys: Sequence[str], page: Page | None, singly: Singly) -> Mapping[str, int]:
+    """Those that are there, with their sizes in bytes. ``page``: None where the store lists from no key on."""
     wanted = sorted(set(keys))
     found: dict[str, int] = {}
 
     def ask(some: Sequence[str]) -> None:
         found.update((key, size) for key, size in singly(some) if size is not None)
 
-    while len(wanted) > _FEW:
-        listed, more = page(wanted[0][:-1])
+    while page is not None and len(wanted) > _FEW:
+        after = wanted[0][:-1]
+        listed, more = page(after)
+        if (more and not listed) or any(one.key >= next_.key for one, next_ in pairwise(listed)):
+            # Keys that are not on this page, which tells of no order, may be on any other.
+            break
         settled = wanted
         if more:
             last = listed[-1].key

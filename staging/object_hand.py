@@ -19,7 +19,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -28,8 +28,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from burstd.data import hand, passing
-from staging.object_place import PART_BYTES, Found, Part, Place
-from staging.object_rows import rows
+from staging.object_place import PART_BYTES, PASSING, SORTED, Found, Part, Place, unsorted
+from staging.object_rows import nothing_below, rows, single_object
 
 Request = dict[str, Any]
 Opener = Callable[[str], Place]
@@ -234,22 +234,26 @@ class Server:
         place, key = self._at(request["source"])
         until, limit = time.monotonic() + float(request["seconds"]), int(request["entries"])
         size = entries = 0
-        tried = False
+        tried = disorder = False
         whole = True
-        found = rows(place, key)
-        for kind, *about in found:
-            entries += 1
-            if kind == "o":
-                size += about[1]  # type: ignore[operator]
-                if about[1] and not tried:
-                    # That an object is in a list does not say that it may be read.
-                    tried = True
-                    for _ in place.read(_found(request["source"], [kind, *about]), 0, 1):
-                        pass
-            if entries >= limit or time.monotonic() > until:
-                whole = next(found, None) is None
-                break
+        last = ""
         single = bool(key) and not key.endswith("/")
+        objects = iter([single_object(place, key)]) if single else place.as_listed(key)
+        for found in objects:
+            entries += 1
+            size += found.size
+            disorder, last = disorder or found.key < last, found.key
+            if found.size and not tried:
+                # That an object is in a list does not say that it may be read.
+                tried = True
+                next(_blocks(place, found, 0, 1))
+            if entries >= min(limit, SORTED) or time.monotonic() > until:
+                whole = next(objects, None) is None
+                break
+        if not entries:
+            raise nothing_below(place, key)
+        if entries >= SORTED and disorder and not whole:
+            raise unsorted(last)
         self._send({"size": size, "entries": entries, "whole": whole, "single": single, "unreadable": []})
 
     def _fetch(self, request: Request) -> None:
@@ -278,7 +282,7 @@ class Server:
         place, key = self._at(url)
         key = key.strip("/")
         place.try_writing(f"{key}/{_PROBE}" if key else _PROBE)
-        there = not key or next(place.listed(f"{key}/"), None) is not None
+        there = not key or next(place.as_listed(f"{key}/"), None) is not None
         self._send({"free": (1 << 63) - 1, "inodes": -1, "writable": True, "there": there, "nearest": url})
 
     def _facts(self, request: Request, path: str) -> list[int] | None:
@@ -365,14 +369,24 @@ def _found(source: str, row: list[Any]) -> Found:
 def _download(place: Place, found: Found, fd: int, offset: int) -> None:
     length = min(PART_BYTES, found.size - offset)
     at = offset
-    for block in place.read(found, offset, length):
+    for block in _blocks(place, found, offset, length):
         view = memoryview(block)
         while view:
             count = os.pwrite(fd, view, at)
             view, at = view[count:], at + count
-    if at != offset + length:
-        text = f"only {at - offset} of {length} bytes came from the server"
-        raise OSError(errno.EAGAIN, text, place.url(found.key))
+
+
+def _blocks(place: Place, found: Found, offset: int, length: int) -> Iterator[bytes]:
+    """What was asked for of an object, and no other number of bytes. Raises OSError."""
+    came = 0
+    for block in place.read(found, offset, length):
+        came += len(block)
+        if came > length:
+            break
+        yield block
+    if came != length:
+        text = f"{'more than' if came > length else f'only {came} of'} {length} bytes came from the server"
+        raise OSError(PASSING, text, place.url(found.key))
 
 
 def _unnamed(sizes: Iterable[int]) -> list[int]:

@@ -8,12 +8,16 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice, pairwise
 from typing import Protocol
 
 PART_BYTES = 32 << 20
 """Larger objects are read and written in parts of this size, side by side."""
 MOST_BYTES = 1 << 53
 """No object is larger: S3 ends at 48.8 TiB, and what JSON says is exact up to here."""
+SORTED = 100_000
+"""So many objects are sorted of a server that lists them in no order."""
+_AHEAD = 5000
 _EMPTY_PAGES = 100
 PASSING = errno.EAGAIN
 """Of a failure that may be over in a while."""
@@ -35,8 +39,8 @@ class Found:
             raise OSError(errno.EINVAL, f"the server says that it has {self.size} bytes, which no object has", self.key)
 
 
-def in_order(prefix: str, pages: Iterable[Iterable[Found]]) -> Iterator[Found]:
-    """The objects of a list, page by page. Raises OSError where it is none: it has an end, an order and a prefix."""
+def as_listed(prefix: str, pages: Iterable[Iterable[Found]]) -> Iterator[Found]:
+    """The objects of a list, page by page. Raises OSError where it is none of this prefix, or has no end."""
     last, empty = "", 0
     for page in pages:
         empty += 1
@@ -44,12 +48,41 @@ def in_order(prefix: str, pages: Iterable[Iterable[Found]]) -> Iterator[Found]:
             empty = 0
             if not found.key.startswith(prefix):
                 raise OSError(errno.EINVAL, "the server lists what was not asked for", found.key)
-            if found.key <= last:
-                raise OSError(errno.EINVAL, "the server does not list its objects in order", found.key)
+            if found.key == last:
+                raise OSError(errno.EINVAL, "the server lists an object twice", found.key)
             last = found.key
             yield found
         if empty > _EMPTY_PAGES:
             raise OSError(errno.EINVAL, "the server lists empty pages without an end", prefix)
+
+
+def in_order(listed: Iterator[Found]) -> Iterator[Found]:
+    """The objects by their keys. Not every server of S3 lists so (directory buckets of S3 Express, Storj): where the
+    first of a list are not in order, all are read and sorted. Raises OSError: EFBIG where there are too many for that.
+    """
+    first = list(islice(listed, _AHEAD))
+    if any(before.key > after.key for before, after in pairwise(first)):
+        sortable: dict[str, Found] = {}
+        for found in chain(first, listed):
+            if found.key in sortable:
+                raise OSError(errno.EINVAL, "the server lists an object twice", found.key)
+            sortable[found.key] = found
+            if len(sortable) > SORTED:
+                raise unsorted(found.key)
+        yield from (sortable[key] for key in sorted(sortable))
+        return
+    last = ""
+    for found in chain(first, listed):
+        if found.key <= last:
+            raise unsorted(found.key)
+        last = found.key
+        yield found
+
+
+def unsorted(key: str) -> OSError:
+    """Of a list that is too long to be sorted here."""
+    text = "the server does not list its objects in the order of their keys, and lists too many to sort them: name"
+    return OSError(errno.EFBIG, f"{text} a folder of at most {SORTED} objects, or put them into one archive", key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +105,10 @@ class Place(Protocol):
 
     def listed(self, prefix: str) -> Iterator[Found]:
         """All objects whose key begins so, in the order of keys."""
+        ...
+
+    def as_listed(self, prefix: str) -> Iterator[Found]:
+        """The same in the server's order, which may be none."""
         ...
 
     def head(self, key: str) -> Stamped | None:

@@ -18,7 +18,7 @@ def rows(place: Place, key: str) -> Iterator[Row]:
     Objects are ``["o", path, size, mtime_ns, tag, identity]``: fetched when they are asked for. Raises OSError.
     """
     if key and not key.endswith("/"):
-        yield _row(place, _single(place, key), key.rpartition("/")[2])
+        yield _row(place, single_object(place, key), key.rpartition("/")[2])
         return
     empty = True
     shape = _Shape()
@@ -28,16 +28,22 @@ def rows(place: Place, key: str) -> Iterator[Row]:
             empty = False
         yield from shape.rows(place, found, found.key[len(key) :])
     if empty:
-        raise FileNotFoundError(errno.ENOENT, "there is no object below it", place.url(key))
+        raise nothing_below(place, key)
 
 
-def _single(place: Place, key: str) -> Found:
+def single_object(place: Place, key: str) -> Found:
+    """The object of this key. Raises OSError."""
     there = place.head(key)
     if there is not None:
         return there.found
-    below = next(place.listed(f"{key}/"), None)
+    below = next(place.as_listed(f"{key}/"), None)
     text = "there is no such object" if below is None else "is no object; end it in '/' for all that lies below it"
     raise FileNotFoundError(errno.ENOENT, text, place.url(key))
+
+
+def nothing_below(place: Place, key: str) -> OSError:
+    """Of a key below which there are no objects."""
+    return FileNotFoundError(errno.ENOENT, "there is no object below it", place.url(key))
 
 
 def _row(place: Place, found: Found, path: str) -> Row:

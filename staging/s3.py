@@ -35,6 +35,11 @@ from staging.names import cluster_part
 _SIGNED_S = 3600
 _DELETED_AT_ONCE = 1000
 _SIDE_BY_SIDE = 16
+_EMPTY_PAGES = 100
+_MOST_PAGES = 100_000
+"""A hundred million objects."""
+_DIRECTORY_BUCKET = "--x-s3"
+"""Ends the name of a bucket of S3 Express, which lists in no order and from no key on."""
 _NOT_THERE = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchUpload"})
 _FULL = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageFull", "507"})
 _LATER = frozenset(
@@ -91,15 +96,21 @@ class S3Stager:
     def get(self, key: str) -> bytes:
         """See Stager."""
         with self._asked(f"give the object {key}") as client:
-            with client.get_object(**self._at(key))["Body"] as stream:
+            answer = client.get_object(**self._at(key))
+            with answer["Body"] as stream:
                 content: bytes = stream.read(OBJECT_BYTES + 1)
-            if len(content) > OBJECT_BYTES:
-                raise StoreRefused(f"{self._where} gives more than {OBJECT_BYTES} bytes for the object {key}")
-            return content
+        if len(content) > OBJECT_BYTES:
+            raise StoreRefused(f"{self._where} gives more than {OBJECT_BYTES} bytes for the object {key}")
+        # botocore compares only where all is read without a limit.
+        due = answer.get("ContentLength", len(content))
+        if len(content) != due:
+            raise StoreBusy(f"{self._where} does not give the object {key}: {len(content)} of {due} bytes came")
+        return content
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         """See Stager."""
-        return lookup.present([checked(key) for key in keys], self._page, self._sizes)
+        page = None if self._settings.bucket.endswith(_DIRECTORY_BUCKET) else self._page
+        return lookup.present([checked(key) for key in keys], page, self._sizes)
 
     def copy(self, source: str, target: str) -> None:
         """See Stager; within the server."""
@@ -119,23 +130,23 @@ class S3Stager:
     def objects(self, prefix: str) -> Iterator[StoredObject]:
         """See Stager."""
         token: dict[str, str] = {}
-        last = ""
-        while True:
+        empty = 0
+        for _ in range(_MOST_PAGES):
             with self._asked("list its objects") as client:
                 page = client.list_objects_v2(Bucket=self._settings.bucket, Prefix=self._before + prefix, **token)
             rows = page.get("Contents", ())
             for row in rows:
-                if not row["Key"].startswith(self._before + prefix) or row["Key"] <= last:
-                    raise StoreBusy(
-                        f"{self._where} lists {row['Key']!r}, which is not what comes next: is it one of S3?"
-                    )
-                last = row["Key"]
+                if not row["Key"].startswith(self._before + prefix):
+                    raise StoreBusy(f"{self._where} lists {row['Key']!r}, which was not asked for: is it one of S3?")
                 yield self._listed(row)
             if not page.get("IsTruncated"):
                 return
-            if not rows:
-                raise StoreBusy(f"{self._where} lists pages without objects, and says that there are more")
-            token = {"ContinuationToken": page["NextContinuationToken"]}
+            empty = 0 if rows else empty + 1
+            more = page.get("NextContinuationToken", "")
+            if not more or token.get("ContinuationToken") == more or empty > _EMPTY_PAGES:
+                break
+            token = {"ContinuationToken": more}
+        raise StoreBusy(f"{self._where} lists its objects without an end: is it one of S3?")
 
     def unfinished(self) -> Iterator[Unfinished]:
         """See Stager: multipart uploads, which are not ours: burstd makes none, but lifecycles rarely end them."""

@@ -193,7 +193,7 @@ class SwiftStager:
         if len(content) > OBJECT_BYTES:
             raise StoreRefused(f"{self._where} does not {what}: more than {OBJECT_BYTES} bytes came")
         due = answer.headers.get("Content-Length")
-        if due is not None and len(content) != int(due):
+        if due is not None and str(len(content)) != due:
             raise StoreBusy(f"{self._where} does not {what}: {len(content)} of {due} bytes came")
         return content
 

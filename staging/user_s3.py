@@ -27,7 +27,19 @@ from botocore.exceptions import (
 )
 from urllib3.exceptions import HTTPError
 
-from staging.object_place import PART_BYTES, PASSING, Found, Part, Stamped, Upload, cut, in_order, stamp, stamped
+from staging.object_place import (
+    PART_BYTES,
+    PASSING,
+    Found,
+    Part,
+    Stamped,
+    Upload,
+    as_listed,
+    cut,
+    in_order,
+    stamp,
+    stamped,
+)
 
 PROFILE = "burst"
 _MOST_PARTS = 10_000
@@ -99,7 +111,11 @@ class S3Bucket:
 
     def listed(self, prefix: str) -> Iterator[Found]:
         """See Place."""
-        return in_order(prefix, self._pages(prefix))
+        return in_order(self.as_listed(prefix))
+
+    def as_listed(self, prefix: str) -> Iterator[Found]:
+        """See Place."""
+        return as_listed(prefix, self._pages(prefix))
 
     def _pages(self, prefix: str) -> Iterator[list[Found]]:
         token: dict[str, str] = {}
@@ -112,7 +128,11 @@ class S3Bucket:
             ]
             if not page.get("IsTruncated"):
                 return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
+            more = page.get("NextContinuationToken", "")
+            if not more or token.get("ContinuationToken") == more:
+                text = "the server says that there are more objects, and not where they begin"
+                raise OSError(errno.EINVAL, text, self.url(prefix))
+            token = {"ContinuationToken": more}
 
     def head(self, key: str) -> Stamped | None:
         """See Place."""

@@ -19,7 +19,7 @@ from keystoneauth1 import exceptions, loading
 from urllib3.exceptions import HTTPError
 
 from staging import swift_access
-from staging.object_place import PASSING, Found, Part, Stamped, Upload, cut, in_order, stamp, stamped
+from staging.object_place import PASSING, Found, Part, Stamped, Upload, as_listed, cut, in_order, stamp, stamped
 
 CLOUD = "burst"
 _WHOLE_BYTES = 5 << 30
@@ -71,7 +71,11 @@ class SwiftContainer:
 
     def listed(self, prefix: str) -> Iterator[Found]:
         """See Place."""
-        return in_order(prefix, self._pages(prefix))
+        return in_order(self.as_listed(prefix))
+
+    def as_listed(self, prefix: str) -> Iterator[Found]:
+        """See Place."""
+        return as_listed(prefix, self._pages(prefix))
 
     def _pages(self, prefix: str) -> Iterator[list[Found]]:
         after = ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from burstd.data.folder import ObjectFolder, write_all
-from burstd.model.stager import StoreRefused, too_large
+from burstd.model.stager import StoreBusy, StoreRefused, too_large
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Puts a question to whoever runs the agent, and returns the answer."""
@@ -83,6 +83,8 @@ class FolderTransport:
                 if not count:
                     break
                 got += count
+        if got != size:
+            raise StoreBusy(f"the object {key} in {self._path} changed its size while it was read; ask again")
         return got
 
     def get(self, key: str) -> bytes:
