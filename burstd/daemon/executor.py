@@ -149,7 +149,7 @@ class Executor:
             case MakeClaim() | Launch():
                 return 0
             case Adopt():
-                return self._adopter.adopt(action)
+                return self._adopt(action)
             case Move():
                 return self._move(action)
             case Learn():
@@ -336,6 +336,14 @@ class Executor:
                 done(result)
 
         self._workers.submit("nodes", work, back)
+
+    def _adopt(self, action: Adopt) -> int:
+        """A machine at work is entered at once: its host key may be lost as well, and is on its console for now."""
+        made = self._adopter.adopt(action)
+        for claim in self._store.claims() if made else ():
+            if claim.slot == action.claim.slot and claim.state is S.OPEN:
+                self._reach(Reach(claim.id))
+        return made
 
     def _reach(self, action: Reach) -> int:
         claim, key = self._store.claim(action.claim_id), f"reach:{action.claim_id}"

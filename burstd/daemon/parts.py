@@ -9,7 +9,7 @@ import structlog
 
 from burstd.model.clock import Clock
 from burstd.model.offer import Pool
-from burstd.model.provider import Provider, Shells
+from burstd.model.provider import ConsoleLog, Provider, Shells
 from burstd.model.scheduler import Scheduler
 from burstd.node.hostkeys import Trust
 from burstd.node.keys import ensure_ssh_key
@@ -54,7 +54,8 @@ def prover(settings: Settings, slurm: Scheduler, clock: Clock, providers: Mappin
     """What makes machines into nodes; makes burstd's own ssh key at the first start."""
     ensure_ssh_key(settings.ssh_key)
     shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, Shells)}
-    return NodeProver(site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells)
+    consoles = {name: provider.console for name, provider in providers.items() if isinstance(provider, ConsoleLog)}
+    return NodeProver(site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells, consoles=consoles)
 
 
 def site(settings: Settings) -> Site:

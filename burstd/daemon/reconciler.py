@@ -135,6 +135,7 @@ class Reconciler:
         self._trials = Trials()
         self._decisions = Decisions(self._holds, self._memory, lambda: self.rules)
         self._observer = Observer(providers, scheduler, workers, clock, pace, store.claims, self._holds)
+        self._prover = prover
         self._storage = StorageNodes(store)
         self._images = ImageDesk(providers, workers, clock, pace)
         trust = Trust(store, clock, self._images.known)
@@ -228,6 +229,7 @@ class Reconciler:
         failed += self._stage.alarms() if self._stage is not None else []
         failed += self._notices.alarms()
         failed += self._images.alarms()
+        failed += self._prover.alarms()
         self._raise_alarm("; ".join([*failed, *self._memory.alarms(self._clock.now())]))
         return 0.0 if changed else self._rest(snapshot, plan.target.look_at)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from burstd.model.claim import Claim
@@ -34,4 +34,8 @@ class Prover(Protocol):
 
     def keep(self, claim_ids: Collection[str]) -> None:
         """Forgets what was learned of the machines of all claims but these, which live."""
+        ...
+
+    def alarms(self) -> Sequence[str]:
+        """What needs a person: machines that cannot be entered any more."""
         ...

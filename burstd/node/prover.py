@@ -7,10 +7,13 @@ import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from burstd.core.listing import some
 from burstd.model.claim import Claim
+from burstd.model.claim import ClaimState as S
 from burstd.model.errors import NodeNotReady, NodeRefused, ProviderError
 from burstd.model.offer import Pool
 from burstd.model.shell import Shell
@@ -29,6 +32,9 @@ from burstd.node.prove import NVIDIA, ProofRequest, prove, start
 
 if TYPE_CHECKING:
     from burstd.node.session import Session
+
+_PROVED = frozenset({S.READY, S.OPEN, S.CLOSING, S.TERMINATING})
+"""States of claims whose machine has shown its host key once: no other is learned on the network's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +84,13 @@ class NodeProver:
         wall: Callable[[], float],
         credential: Callable[[int], str] | None = None,
         shells: Mapping[str, Callable[[str, float], Shell]] | None = None,
+        consoles: Mapping[str, Callable[[str], str]] | None = None,
     ) -> None:
         """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970.
 
         ``credential``: a fresh one of the head's munged for a uid of the machine; by default munge is asked.
         ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
+        ``consoles``: ``ConsoleLog.console`` of the providers that have it, for machines whose host key was lost.
         """
         self.site = site
         """What is in force; replaced whole, from the deciding thread."""
@@ -91,6 +99,9 @@ class NodeProver:
         self._credential = credential or self._munge
         self._pins = Pins(site.pins)
         self._shells = shells or {}
+        self._consoles = consoles or {}
+        self._locked: dict[str, str] = {}
+        """By claim the slots of machines that were proved, and whose host key is lost."""
 
     def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """See ``Prover.prove``. A NodeRefused of ours names each difference; its cause is the first one's check."""
@@ -148,6 +159,18 @@ class NodeProver:
     def keep(self, claim_ids: Collection[str]) -> None:
         """Forgets the host keys of all claims but these, which live."""
         self._pins.keep(claim_ids)
+        for gone in self._locked.keys() - set(claim_ids):
+            self._locked.pop(gone, None)
+
+    def alarms(self) -> list[str]:
+        """See ``Prover.alarms``."""
+        slots = sorted(self._locked.copy().values())
+        if not slots:
+            return []
+        return [
+            f"{some(slots)} cannot be entered, and output stays there: the host keys are lost, and no console of the "
+            f"cloud shows them. Put the files of {self.site.pins} back from a backup; jobs go on meanwhile"
+        ]
 
     def _request(self, claim: Claim, pool: Pool) -> ProofRequest:
         site = self.site
@@ -209,6 +232,7 @@ class NodeProver:
             answers(target, site.connect_timeout_s)
             known = self._learn(claim, console)
         session = connect(target, known, site.connect_timeout_s)
+        self._locked.pop(claim.id, None)
         # Only now: what a wrong machine showed must not be remembered.
         if self._pins.get(claim.id) is None:
             self._pins.put(claim.id, HostKeys(known.trust, known.keys or frozenset({session.host_key})))
@@ -217,8 +241,18 @@ class NodeProver:
     def _learn(self, claim: Claim, console: Callable[[], str] | None) -> HostKeys:
         provider = claim.offer.provider
         trust = self.site.trust.get(provider, Trust.CONSOLE)
-        if trust is Trust.FIRST_USE:
+        proved = claim.state in _PROVED
+        if trust is Trust.FIRST_USE and not proved:
             return HostKeys(trust)
+        if proved:
+            self._locked[claim.id] = claim.slot
+            read = self._consoles.get(provider)
+            console = partial(read, claim.instance_id) if read is not None else None
+        if console is None and proved:
+            raise HostKeyUnobtainable(
+                f"the host key of {claim.slot} is lost, and {provider} shows no console to learn it from again: put "
+                f"{self.site.pins / claim.id} back from a backup"
+            )
         if console is None:
             raise HostKeyUnobtainable(
                 f"provider {provider} shows no console, so the host keys of its machines cannot be known: set "
@@ -228,6 +262,11 @@ class NodeProver:
             keys = keys_of_console(console())
         except ProviderError as error:
             raise HostKeyUnknown(f"the console of {claim.instance_id} cannot be read now: {error}") from error
+        if not keys and proved:
+            raise HostKeyUnknown(
+                f"the host key of {claim.slot} is lost, and the console of {claim.instance_id} shows none any more: put "
+                f"{self.site.pins / claim.id} back from a backup"
+            )
         if not keys:
             raise HostKeyUnknown(f"the console of {claim.instance_id} shows no host keys so far: cloud-init is at work")
         return HostKeys(trust, keys)

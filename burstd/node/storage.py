@@ -102,6 +102,10 @@ class StorageProver:
                 if own.name not in claim_ids:
                     shutil.rmtree(own)
 
+    def alarms(self) -> list[str]:
+        """See Prover."""
+        return self._nodes.alarms()
+
     def _own_key(self, claim: Claim) -> str:
         try:
             return ensure_ssh_key(self._folder / claim.id / "key", comment=claim.id)

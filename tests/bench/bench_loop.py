@@ -109,6 +109,9 @@ class Machines:
 
     def keep(self, claim_ids: Collection[str]) -> None: ...
 
+    def alarms(self) -> tuple[str, ...]:
+        return ()
+
 
 class Meter:
     """Runs Slurm's commands in the head's box, and remembers which and how long they took."""

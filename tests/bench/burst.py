@@ -180,6 +180,10 @@ class Simulated:
     def keep(self, claim_ids: Collection[str]) -> None:
         """Nothing was learned."""
 
+    def alarms(self) -> tuple[str, ...]:
+        """Every machine can be entered."""
+        return ()
+
     def quiet_s(self) -> float:
         """Seconds until something happens in Slurm."""
         return self.clock.next_alarm() - time.time()
