@@ -167,10 +167,8 @@ class NodeProver:
         slots = sorted(self._locked.copy().values())
         if not slots:
             return []
-        return [
-            f"{some(slots)} cannot be entered, and output stays there: the host keys are lost, and no console of the "
-            f"cloud shows them. Put the files of {self.site.pins} back from a backup; jobs go on meanwhile"
-        ]
+        why = f"{some(slots)} cannot be entered, and output stays there: the host keys are lost, and no console shows them"
+        return [f"{why}. Put the files of {self.site.pins} back from a backup; jobs go on meanwhile"]
 
     def _request(self, claim: Claim, pool: Pool) -> ProofRequest:
         site = self.site
@@ -264,8 +262,8 @@ class NodeProver:
             raise HostKeyUnknown(f"the console of {claim.instance_id} cannot be read now: {error}") from error
         if not keys and proved:
             raise HostKeyUnknown(
-                f"the host key of {claim.slot} is lost, and the console of {claim.instance_id} shows none any more: put "
-                f"{self.site.pins / claim.id} back from a backup"
+                f"the host key of {claim.slot} is lost, and the console of {claim.instance_id} shows none any more: "
+                f"put {self.site.pins / claim.id} back from a backup"
             )
         if not keys:
             raise HostKeyUnknown(f"the console of {claim.instance_id} shows no host keys so far: cloud-init is at work")
