@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from burstd.daemon.views import Money
@@ -17,9 +17,13 @@ def money(amount: Decimal, currency: str) -> Money:
     return Money(amount=amount.quantize(_MICRO, ROUND_HALF_EVEN), currency=currency)
 
 
-def per_hour(claims: Iterable[Claim]) -> list[Money]:
-    """What the claims cost in an hour as it is now, a sum a currency: those that are billed and not at their end."""
-    return total((c.offer.price, c.offer.currency) for c in claims if c.billed_from is not None and not c.billed_until)
+def per_hour(claims: Iterable[Claim], still_paid: Collection[str]) -> list[Money]:
+    """What the claims cost in an hour as it is now, a sum a currency: those that are billed and not at their end.
+
+    ``still_paid``: see ``Snapshot.still_paid``.
+    """
+    billed = (c for c in claims if c.billed_from is not None and (c.billed_until is None or c.id in still_paid))
+    return total((c.offer.price, c.offer.currency) for c in billed)
 
 
 def total(amounts: Iterable[tuple[Decimal, str]]) -> list[Money]:

@@ -70,7 +70,7 @@ def status(
             *(_pool(pool, snapshot, plan) for pool in snapshot.pools.values()),
             *(_storage(node, snapshot) for node in snapshot.store_nodes),
         ],
-        cost_per_hour=per_hour((*snapshot.claims, *snapshot.storage)),
+        cost_per_hour=per_hour((*snapshot.claims, *snapshot.storage, *snapshot.left_alone), snapshot.still_paid()),
         waiting=_waiting(snapshot, plan, caller),
         data=data,
         policies=[PolicyTimeView(name=name, took_s=round(took, 6)) for name, took in facts.policies_s.items()],
@@ -182,7 +182,7 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
             for p in snapshot.pins if p.pool == pool.name
         ],
         breakers=[breaker_view(b) for b in closed(snapshot) if _bears_on(b, pool, snapshot)],
-        cost_per_hour=per_hour(claims),
+        cost_per_hour=per_hour(claims, snapshot.still_paid()),
     )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def _storage(node: StoreNode, snapshot: Snapshot) -> PoolView:
         failed=sorts["failed"],
         pins=[],
         breakers=[breaker_view(b) for b in closed(snapshot) if _bears_on(b, node.pool, snapshot)],
-        cost_per_hour=per_hour(claims),
+        cost_per_hour=per_hour(claims, snapshot.still_paid()),
     )
 
 

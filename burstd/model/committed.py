@@ -25,6 +25,7 @@ class Committed:
         self._now = snapshot.now
         self._overhead_s = overhead_s
         self._unlimited_s = unlimited_s
+        self._still_paid = snapshot.still_paid()
         self._waiting: dict[str, Job] = {}
         self._until: dict[str, float] = {}
         claims = (*snapshot.claims, *snapshot.storage)
@@ -52,7 +53,7 @@ class Committed:
 
     def rest_s(self, claim: Claim) -> float:
         """How long it may be paid for from now on."""
-        if claim.billed_until is not None:
+        if claim.billed_until is not None and claim.id not in self._still_paid:
             return 0.0
         running = max(0.0, self._until.get(claim.slot, 0.0) - self._now)
         if claim.state in _GOING:

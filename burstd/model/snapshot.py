@@ -9,7 +9,7 @@ from decimal import Decimal
 from burstd.model.claim import USABLE, Claim
 from burstd.model.data import DataView
 from burstd.model.history import History
-from burstd.model.instance import Instance, Leftover
+from burstd.model.instance import Instance, InstanceState, Leftover
 from burstd.model.job import Job
 from burstd.model.money import Spent
 from burstd.model.node import Node, Reservation
@@ -199,6 +199,19 @@ class Snapshot:
     """What a node may cost that is kept for output alone, in its offer's currency; None: keep_node_h alone counts."""
     outlook: Mapping[str, Outlook] = field(default_factory=dict, compare=False)
     """By job id, what is expected of pending jobs; worked out when it is asked for."""
+
+    def still_paid(self) -> frozenset[str]:
+        """Ids of claims whose end was told or taken, and whose machine its cloud lists as running: they cost."""
+        ended = [c for c in (*self.claims, *self.storage, *self.left_alone) if c.billed_until is not None]
+        names = {claim.offer.provider for claim in ended}
+        running = {
+            (name, i.id)
+            for name, cloud in self.clouds.items()
+            if name in names and not isinstance(cloud.instances, Unavailable)
+            for i in cloud.instances
+            if i.state is InstanceState.RUNNING
+        }
+        return frozenset(claim.id for claim in ended if (claim.offer.provider, claim.instance_id) in running)
 
     def pool_of(self, slot: str) -> Pool | None:
         """The pool that has this slot."""

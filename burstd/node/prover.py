@@ -167,7 +167,7 @@ class NodeProver:
         slots = sorted(self._locked.copy().values())
         if not slots:
             return []
-        why = f"{some(slots)} cannot be entered, and output stays there: the host keys are lost, and no console shows them"
+        why = f"{some(slots)} cannot be entered, and output stays there: no console shows the host keys, which are lost"
         return [f"{why}. Put the files of {self.site.pins} back from a backup; jobs go on meanwhile"]
 
     def _request(self, claim: Claim, pool: Pool) -> ProofRequest:

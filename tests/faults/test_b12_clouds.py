@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 import structlog
 
+from burstd.daemon.control_office import Facts
+from burstd.daemon.control_rights import Caller
+from burstd.daemon.views_status import status as status_view
 from burstd.model.claim import ClaimState as S
+from burstd.model.committed import Committed
 from burstd.model.job import JobState
 from burstd.sim.job import JobSpec
 from tests.crash.clouds import SimKit
@@ -87,6 +91,29 @@ def test_b07_a_machine_that_goes_on_running_after_its_end_was_taken_is_billed_un
     assert world.clock.now() - (later.billed_until or 0.0) < 120
     ends_well(world, job)
     assert world.store.claim(claim.id).cost(world.clock.now()) > claim.cost(world.clock.now()) + claim.offer.price / 3
+
+
+def test_b07_such_a_machine_counts_in_the_cost_per_hour_and_against_budgets(world: World) -> None:
+    job = world.slurm.submit(JobSpec(run_s=20))
+    until(world, lambda: world.states(job) == [COMPLETED], 120)
+    sim(world).provider.faults.terminate_ignored = 10**6
+    until(world, lambda: [c.billed_until is not None for c in world.claims()] == [True], 200)
+    world.run(300)
+    facts = Facts("1", "site", 0.0)
+    for over in (False, True):
+        assert world.reconciler is not None
+        assert world.reconciler.latest is not None
+        snapshot, plan = world.reconciler.latest
+        said = status_view(facts, (snapshot, plan), Caller("root", admin=True), snapshot.now)
+        pool = next(pool for pool in said.pools if pool.name == "cpu")
+        costs = [claim.offer.price for claim in snapshot.claims]
+        assert [money.amount for money in said.cost_per_hour] == costs
+        assert [money.amount for money in pool.cost_per_hour] == costs
+        assert all(Committed(snapshot, 600.0).rest_s(claim) > 0 for claim in snapshot.claims)
+        assert len(costs) == (0 if over else 1)
+        if not over:
+            ends_well(world, job)
+            world.run(60)
 
 
 @pytest.mark.parametrize("slept_s", [200.0, 1200.0])
