@@ -313,10 +313,7 @@ def _switch_off(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 def _of_another(claim: Claim, view: View) -> bool:
     """Slurm's node of its slot is a machine that the record does not know: the claim was over before the record."""
     node = view.node(claim.slot)
-    unknown = view.snapshot.unknown
-    if not unknown or node is None or node.address == claim.address:
-        return False
-    return node.address in view.addresses(unknown)
+    return node is not None and node.address != claim.address and node.address in view.strange()
 
 
 def _left(claim: Claim, view: View) -> bool:

@@ -71,7 +71,7 @@ def reset_slots(view: View, tuning: Tuning) -> list[Action]:
     """
     unheard = {name for name, cloud in view.snapshot.clouds.items() if not cloud.listed}
     told = view.snapshot.progress.tidied
-    unknown = view.addresses(view.snapshot.unknown) if view.snapshot.unknown else frozenset()
+    unknown = view.strange()
     slots = []
     for pool in view.snapshot.pools.values():
         may = {rule.provider for rule in pool.rules} or view.snapshot.clouds.keys()

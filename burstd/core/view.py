@@ -52,6 +52,8 @@ class View:
 
     holders: Callable[[], Mapping[str, tuple[str, str]]] = dict
     """By address the claim's id (empty: none of ours) and the name of the node that is there."""
+    strange: Callable[[], frozenset[str]] = frozenset
+    """Addresses of living machines that the record does not know (``Snapshot.unknown``)."""
 
     @property
     def now(self) -> float:
@@ -69,16 +71,6 @@ class View:
     def cloud(self, claim: Claim) -> CloudView | None:
         """What the claim's provider showed; None: it is not configured any more or was not read yet."""
         return self.snapshot.clouds.get(claim.offer.provider)
-
-    def addresses(self, machines: Collection[tuple[str, str]]) -> frozenset[str]:
-        """Of these living machines (provider and id)."""
-        return frozenset(
-            i.address
-            for cloud in self.snapshot.clouds.values()
-            if not isinstance(cloud.instances, Unavailable)
-            for i in cloud.instances
-            if i.address and not i.state.ended and (i.provider, i.id) in machines
-        )
 
     def other_at(self, address: str, claim: Claim) -> str:
         """Another node that has the address, whatever a cloud says of the claim's machine; empty: none."""
@@ -138,6 +130,19 @@ def look(snapshot: Snapshot, gate: str, keep_s: float = KEEP_S) -> View:
         kept=kept(snapshot, keep_s),
         doubted=doubted(snapshot),
         holders=cache(partial(_holders, every_claim, slurm, every)),
+        strange=cache(partial(_strange, snapshot)),
+    )
+
+
+def _strange(snapshot: Snapshot) -> frozenset[str]:
+    if not snapshot.unknown:
+        return frozenset()
+    return frozenset(
+        i.address
+        for cloud in snapshot.clouds.values()
+        if not isinstance(cloud.instances, Unavailable)
+        for i in cloud.instances
+        if i.address and not i.state.ended and (i.provider, i.id) in snapshot.unknown
     )
 
 
