@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.daemon.record_mark import DOUBT
 from burstd.model.data import StageState as S
 from tests.crash.stage_world import LANES, StageWorld
 from tests.crash.workers import Delay
@@ -128,3 +129,22 @@ def test_a_node_that_the_record_knows_to_be_gone_is_told_as_lost(world: StageWor
     world.break_node("c1")
     world.run(600, world.is_(job, S.HOME))
     assert [ended.lost for ended in world.ground.ended[job]] == [("c1",)]
+
+
+def test_output_that_waits_says_what_happens_by_itself_and_what_a_person_may_do(world: StageWorld) -> None:
+    job = world.submit("7", nodes=2)
+    reach(world, job, "running")
+    world.lose_record(1200.0)
+    world.store.set_meta(DOUBT, "the record is an older copy")
+    world.run(600)
+    said = world.store.staging(job).error
+    words = ("is fetched then", "'burstctl confirm record'", f"'burstctl stage discard {job}'")
+    places = [said.find(word) for word in words]
+    assert places == sorted(places), said
+    assert -1 not in places, said
+    world.store.set_meta(DOUBT, "")
+    world.run(300)
+    said = world.store.staging(job).error
+    assert "it is fetched as soon as a cloud lists it" in said
+    assert "confirm record" not in said
+    finish(world)

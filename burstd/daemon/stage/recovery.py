@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import structlog
 
+from burstd.daemon.record_mark import DOUBT
 from burstd.model.claim import ClaimState
 from burstd.model.data import StageState as S
 from burstd.model.data import Staging
@@ -37,15 +38,24 @@ def unaccounted(store: Store, row: Staging, nodes: Collection[str], placed: floa
     job got them. Raises StoreError.
     """
     give_up = f"'burstctl stage discard {row.job_id}' gives its output up"
+    again = "slurmctld asks for it again when it is restarted"
     if not row.directives:
-        return f"its output is due, and its script cannot be read in Slurm's StateSaveLocation; {give_up}"
+        why = "its output is due, and its script cannot be read in Slurm's StateSaveLocation"
+        return f"{why}: put the script back, {again}. If it is gone for good, {give_up}"
     if not row.nodes:
-        return f"its output is due, and Slurm does not say on which nodes it ran; {give_up}"
+        return f"its output is due, and Slurm does not say on which nodes it ran: {again}. If Slurm has forgotten the job, {give_up}"
     unknown = []
     for node in sorted(nodes):
         had = [claim for claim in store.find(slot=node, since=placed, limit=100) if claim.created <= placed]
         if not had or any(claim.state in _MAY_BE_THERE for claim in had):
             unknown.append(node)
-    if unknown:
-        return f"its output is on {', '.join(unknown)}, whose machine burstd does not know or cannot reach; {give_up}"
-    return ""
+    if not unknown:
+        return ""
+    where = f"its output is on {', '.join(unknown)}, whose machine burstd does not know or cannot reach"
+    if store.meta(DOUBT):
+        return (
+            f"{where} while the record is in doubt: the doubt ends once every machine is adopted, and the output is "
+            "fetched then. An administrator ends the doubt at once with 'burstctl confirm record'. Only if the machine "
+            f"is gone, {give_up}"
+        )
+    return f"{where}: it is fetched as soon as a cloud lists it and it answers. If it is gone for good, {give_up}"
