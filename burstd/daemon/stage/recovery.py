@@ -43,7 +43,8 @@ def unaccounted(store: Store, row: Staging, nodes: Collection[str], placed: floa
         why = "its output is due, and its script cannot be read in Slurm's StateSaveLocation"
         return f"{why}: put the script back, {again}. If it is gone for good, {give_up}"
     if not row.nodes:
-        return f"its output is due, and Slurm does not say on which nodes it ran: {again}. If Slurm has forgotten the job, {give_up}"
+        why = "its output is due, and Slurm does not say on which nodes it ran"
+        return f"{why}: {again}. If Slurm has forgotten the job, {give_up}"
     unknown = []
     for node in sorted(nodes):
         had = [claim for claim in store.find(slot=node, since=placed, limit=100) if claim.created <= placed]
