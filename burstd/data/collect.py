@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from burstd.data.manifest import object_key
+from burstd.data.manifest import TREE_BYTES, object_key
 from burstd.data.place import JobFolder
 from burstd.data.transports import Transport
-from burstd.data.userside import STOPPED, AgentFault, Message, Slots, UserSide
+from burstd.data.userside import LIMIT, STOPPED, TO_PACK, AgentFault, Message, Slots, UserSide
 from burstd.model.stager import StagerError, StoreSpaceGone
 
 LANES = 4
@@ -89,11 +89,17 @@ def collect(request: Message, user: UserSide, transport: Transport, progress: Ca
         raise AgentFault("agent", f"{folder.path} is not the folder of job {request['job']} of uid {request['uid']}")
     user.become(request["uid"], request["gid"], request["groups"])
     putting = Putting(transport, request["prefix"], user, lambda there: progress(there, 0))
+    size = 0
     warnings: list[str] = []
     missing: list[tuple[str, str]] = []
 
     def gather(what: Message) -> Message:
+        nonlocal size
         tree: Message = user.ask({"do": "gather", **what}, said=putting.said)
+        size += tree["size"]
+        if size > TREE_BYTES:
+            text = f"the output in {folder.path}/out cannot be brought home as it is: by the sizes of its files"
+            raise AgentFault(LIMIT, f"{text}, holes included, it has more than {TREE_BYTES} bytes. {TO_PACK}")
         warnings.extend(tree.pop("warnings"))
         missing.extend(tree.pop("missing"))
         return tree

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from burstd.data.holes import data, hash_zeros
-from burstd.data.manifest import ENTRIES, Entry, encode
+from burstd.data.manifest import ENTRIES, Entry, TreeTooLarge, encode
 from burstd.data.opening import enter, open_directories, open_file
 from burstd.data.outgoing import Outgoing, Sent
 from burstd.data.pack import PACK_CONTENTS, SMALL_BYTES
-from burstd.data.userside import AgentFault, Line, Message, Slots
+from burstd.data.userside import LIMIT, TO_PACK, AgentFault, Line, Message, Slots
 from burstd.data.walk import Row, Walk, fixed_part, is_pattern
 from burstd.model.data import Piece
 from burstd.model.stager import OBJECT_BYTES
@@ -95,7 +95,7 @@ class Gathering:
         for each in found:
             self.entries += 1
             if self.entries > ENTRIES:
-                raise AgentFault("agent", f"the output has more than {ENTRIES} entries: pack it in the job, with tar")
+                raise TreeTooLarge(f"it has more than {ENTRIES} entries")
             self._waiting.append(each)
             if len(self._waiting) >= PACK_CONTENTS:
                 self._flush()
@@ -240,6 +240,15 @@ class Gathering:
 def gather(line: Line, slots: Slots, request: Message, descriptors: list[int]) -> Message:  # noqa: ARG001 - a Work
     """One tree: a pattern below a folder, or one file by its path."""
     gathering = Gathering(Outgoing(line, slots))
+    try:
+        return _gathered(gathering, request)
+    except TreeTooLarge as error:
+        pattern, where = (request.get(key, "") for key in ("pattern", "base"))
+        what = f"the output {pattern!r} in {where}" if where else f"the file {request.get('file')}"
+        raise AgentFault(LIMIT, f"{what} cannot be brought home as it is: {error}. {TO_PACK}") from None
+
+
+def _gathered(gathering: Gathering, request: Message) -> Message:
     single = False
     if "missing" in request:
         # What is kept for the manifest at the destination: paths, and why, for targets.
@@ -256,11 +265,10 @@ def gather(line: Line, slots: Slots, request: Message, descriptors: list[int]) -
 
 
 def _unread(path: str, number: int) -> AgentFault:
-    what = "see what its disk is about (dmesg), mend" if number != errno.EFBIG else "it has too much data: split"
-    return AgentFault(
-        "agent",
-        f"{path} cannot be read: {os.strerror(number)}; {what} or remove the file there, then: burstctl stage retry",
-    )
+    if number == errno.EFBIG:
+        return AgentFault(LIMIT, f"{path} has more data than one file can be staged with. {TO_PACK}")
+    remedy = "see what its disk is about (dmesg), mend or remove the file there, then: burstctl stage retry"
+    return AgentFault("agent", f"{path} cannot be read: {os.strerror(number)}; {remedy}")
 
 
 _ESCAPED = re.compile(r"\[([*?\[$])\]")

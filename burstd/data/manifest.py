@@ -7,7 +7,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from burstd.model.data import Piece
@@ -24,6 +24,9 @@ LINE_BYTES = 64 << 20
 TEXT_BYTES = 64 << 10
 """... the names, numbers and digest in it."""
 INFLATED_BYTES = 4 << 30
+"""... and all of them together."""
+TREE_BYTES = 1 << 50
+"""More no node has: the sum over all nodes of a job is still a number that SQLite can store."""
 
 Kind = Literal["d", "f", "l"]
 """Directory, file, symbolic link. Sockets, devices and pipes are no data: they are left out and told of."""
@@ -31,6 +34,10 @@ Kind = Literal["d", "f", "l"]
 
 class ManifestDamaged(Exception):
     """It does not read as a manifest: the object is not what was put there, or who put it there lied."""
+
+
+class TreeTooLarge(Exception):
+    """There is no room in a manifest for a tree; the message says for what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +67,20 @@ def object_key(prefix: str, digest: str) -> str:
 
 
 def encode(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """The manifest's objects, each of at most OBJECT_BYTES; at least one."""
+    """The manifest's objects, each of at most OBJECT_BYTES; at least one. Raises TreeTooLarge: none that is refused."""
     deflate = zlib.compressobj(1)
     held = bytearray()
+    total = 0
     for entry in entries:
-        held += deflate.compress(_line(entry))
+        line = _line(entry)
+        total += len(line)
+        if len(line) > TEXT_BYTES and len(_line(replace(entry, pieces=()))) > TEXT_BYTES:
+            raise TreeTooLarge(f"the path {os.fsdecode(entry.path[:200])}... is too long")
+        if total > INFLATED_BYTES:
+            raise TreeTooLarge(
+                f"the names and the places of the data of all files fill more than {INFLATED_BYTES} bytes"
+            )
+        held += deflate.compress(line)
         while len(held) >= OBJECT_BYTES:
             yield bytes(held[:OBJECT_BYTES])
             del held[:OBJECT_BYTES]

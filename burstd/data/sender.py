@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
 from dataclasses import dataclass, field
 
-from burstd.data.hands import Hand
+from burstd.data.hands import Hand, HandError, printable
 from burstd.data.index import Index
 from burstd.data.lanes import PATIENCE_S, Lanes, Shared, TransferCancelled
 from burstd.data.limits import Limits
-from burstd.data.manifest import encode
+from burstd.data.manifest import TreeTooLarge, encode
 from burstd.data.progress import Progress
 from burstd.data.transfer import Again, Pass
 from burstd.model.data import Piece, Tree
@@ -127,6 +128,9 @@ class Sender:
             lanes.settle()
             lanes.check()
             return None
+        except TreeTooLarge as error:
+            text = f"cannot be staged as it is: {error}. Pack it into one archive, or name parts of it"
+            raise HandError(source, errno.EFBIG, f"{printable(source)} {text}") from None
         finally:
             entries.close()  # type: ignore[attr-defined]
         lanes.settle()

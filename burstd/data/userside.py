@@ -30,8 +30,16 @@ STOPPED = "stopped"
 """Kind of the child's fault where it was told to give up: the reason is with who told it."""
 
 
+LIMIT = "limit"
+"""Kind of the fault where a job left more than can be brought home: nothing changes that but a person."""
+TO_PACK = (
+    "It stays on the node until an administrator packs some of it there into one archive, splits or removes it, then: "
+    "burstctl stage retry; or until it is given up: burstctl stage discard"
+)
+
+
 class AgentFault(Exception):
-    """What the agent answers as its error: ``kind`` is one of store, space, damaged, rights, agent."""
+    """What the agent answers as its error: ``kind`` is one of store, space, damaged, rights, limit, agent."""
 
     def __init__(self, kind: str, sentence: str, keys: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)

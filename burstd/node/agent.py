@@ -61,7 +61,7 @@ class _Said(BaseModel):
 
 
 class AgentError(BurstdError):
-    """The agent says why it could not do what it was asked. ``kind``: store, space, damaged, rights or agent.
+    """The agent says why it could not do what it was asked. ``kind``: that of burstd.data.userside.AgentFault.
 
     ``keys``: of a damaged one, the objects whose content is not what their names say.
     """

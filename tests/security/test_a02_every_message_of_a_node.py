@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burstd.daemon.stage.homeward import FILE, MISSING
-from burstd.daemon.stage.node_word import TREE_BYTES, answer, collected
+from burstd.daemon.stage.node_word import answer, collected
 from burstd.daemon.stage.work import StageFailed
 from burstd.data.admission import admitted
 from burstd.data.frames import HEADER, MAGIC, Ask, Say
 from burstd.data.index import Identity, Index
-from burstd.data.manifest import ENTRIES, LARGEST, Entry, ManifestDamaged, decode, encode
+from burstd.data.manifest import ENTRIES, LARGEST, TREE_BYTES, Entry, ManifestDamaged, decode, encode
 from burstd.data.serve import serve
 from burstd.data.wire import WireClient
 from burstd.model.data import Piece, Tree

@@ -165,7 +165,7 @@ def test_more_data_than_a_manifest_lists_is_said_before_it_is_read(
             list(extents(file.fileno(), 4 << 20))
         assert caught.value.errno == errno.EFBIG
         gathering = Gathering(Outgoing(Line(ours), Slots()))
-        with pytest.raises(AgentFault, match="split or remove the file there, then: burstctl stage retry"):
+        with pytest.raises(AgentFault, match=r"more data than one file can .*splits or removes it, then: burstctl"):
             gathering.file(b"/out/data", os.open(path, os.O_RDONLY))
 
 

@@ -10,11 +10,12 @@ from typing import Any, Self, cast
 
 import pytest
 
-from burstd.daemon.stage.node_word import TREE_BYTES, collected
+from burstd.daemon.stage.node_word import collected
 from burstd.daemon.stage.sweep import Sweep, SweepRules
 from burstd.daemon.stage.work import StageFailed
 from burstd.data.frames import PAGE, Say
 from burstd.data.index import Index
+from burstd.data.manifest import TREE_BYTES
 from burstd.data.wire import WireClient
 from burstd.model.claim import Cause, Claim, ClaimState
 from burstd.model.errors import NodeRefused

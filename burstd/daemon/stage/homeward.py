@@ -201,8 +201,9 @@ class Homeward:
                     elif plain is not None and row[1]:
                         rows.setdefault(str(row[1]).partition("/")[0], row)
                 if len(rows) > home_journal.MOST_NAMES:
-                    text = f"stage_out {printable(wanted.pattern)} names more than {home_journal.MOST_NAMES} files here"
-                    raise StageFailed(f"{text}: name directories that they are in", again=False)
+                    text = f"stage_out {printable(wanted.pattern)} names more than {home_journal.MOST_NAMES} files in"
+                    remedy = "pack some of them into one archive there, or remove them, then: burstctl stage retry"
+                    raise StageFailed(f"{text} {trip.folder}/out: {remedy} {job}", again=False)
             except StopIteration as end:
                 single = bool(end.value)
                 break

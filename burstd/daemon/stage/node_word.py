@@ -14,7 +14,7 @@ from burstd.daemon.stage.homeward import FILE, MISSING
 from burstd.daemon.stage.work import Cancelled, Collected, StageFailed
 from burstd.data.hands import printable
 from burstd.data.index import Index
-from burstd.data.manifest import ENTRIES, decode, object_key
+from burstd.data.manifest import ENTRIES, TREE_BYTES, decode, object_key
 from burstd.model.data import Piece, Tree
 from burstd.model.stager import OBJECT_BYTES, NoSuchObject, Stager, is_key
 
@@ -22,8 +22,6 @@ log = structlog.get_logger(__name__)
 
 KEYS_AT_ONCE = 1000
 """More objects no agent asks for in one question."""
-TREE_BYTES = 1 << 50
-"""More no node has: the sum over all nodes of a job is still a number that SQLite can store."""
 _MANIFEST_PIECES = 1024
 _WARNINGS = 1000
 _SHOWN = 1000
