@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from burstd.model.stager import (
     OBJECT_BYTES,
     NoSuchObject,
+    ObjectTooLarge,
     Reach,
     StagerPlugin,
     StoreBusy,
@@ -100,7 +101,7 @@ class S3Stager:
             with answer["Body"] as stream:
                 content: bytes = stream.read(OBJECT_BYTES + 1)
         if len(content) > OBJECT_BYTES:
-            raise StoreRefused(f"{self._where} gives more than {OBJECT_BYTES} bytes for the object {key}")
+            raise ObjectTooLarge(f"{self._where} gives more than {OBJECT_BYTES} bytes for the object {key}")
         # botocore compares only where all is read without a limit.
         due = answer.get("ContentLength", len(content))
         if len(content) != due:

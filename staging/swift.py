@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from burstd.model.stager import (
     OBJECT_BYTES,
     NoSuchObject,
+    ObjectTooLarge,
     Reach,
     StagerPlugin,
     StoreBusy,
@@ -191,7 +192,7 @@ class SwiftStager:
         except (HTTPError, OSError) as error:
             raise StoreBusy(f"{self._where} does not {what}: the connection broke: {error}") from None
         if len(content) > OBJECT_BYTES:
-            raise StoreRefused(f"{self._where} does not {what}: more than {OBJECT_BYTES} bytes came")
+            raise ObjectTooLarge(f"{self._where} does not {what}: more than {OBJECT_BYTES} bytes came")
         due = answer.headers.get("Content-Length")
         if due is not None and str(len(content)) != due:
             raise StoreBusy(f"{self._where} does not {what}: {len(content)} of {due} bytes came")

@@ -11,7 +11,7 @@ from burstd.data.manifest import object_key
 from burstd.data.transports import Transport
 from burstd.data.userside import SLOTS, AgentFault, Line, Slots
 from burstd.model.data import Piece
-from burstd.model.stager import NoSuchObject, StagerError
+from burstd.model.stager import NoSuchObject, ObjectTooLarge, StagerError
 
 LANES = 4
 
@@ -23,6 +23,8 @@ def verified(transport: Transport, prefix: str, key: str, room: memoryview) -> i
             length = transport.fetch(object_key(prefix, key), room)
         except NoSuchObject as error:
             raise AgentFault("damaged", f"an object of the input is gone from the store: {error}", (key,)) from None
+        except ObjectTooLarge as error:
+            raise AgentFault("damaged", str(error), (key,)) from None
         except StagerError as error:
             raise AgentFault("store", str(error)) from None
         if hashlib.sha256(room[:length]).hexdigest() == key:

@@ -31,6 +31,10 @@ class StoreRefused(StagerError):
     """Credentials or rights are missing, or the store (bucket, container, folder) is not there."""
 
 
+class ObjectTooLarge(StoreRefused):
+    """The object of this key is larger than OBJECT_BYTES: whoever put it there, it is not what its name says."""
+
+
 class StoreSpaceGone(StagerError):
     """The store is full, or its quota is."""
 
@@ -85,9 +89,9 @@ def checked(key: str) -> str:
     return key
 
 
-def too_large(key: str) -> StoreRefused:
+def too_large(key: str) -> ObjectTooLarge:
     """The error for an object that is larger than any of ours."""
-    return StoreRefused(f"the object {key} is larger than {OBJECT_BYTES} bytes, so it is none of burstd's")
+    return ObjectTooLarge(f"the object {key} is larger than {OBJECT_BYTES} bytes, so it is none of burstd's")
 
 
 class Stager(Protocol):
@@ -104,7 +108,7 @@ class Stager(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """An object's content. Raises NoSuchObject, and StoreRefused where it has more than OBJECT_BYTES."""
+        """An object's content. Raises NoSuchObject, and ObjectTooLarge where it has more than OBJECT_BYTES."""
         ...
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from burstd.model.stager import OBJECT_BYTES, NoSuchObject, Reach, StoredObject, Unfinished
+from burstd.model.stager import OBJECT_BYTES, NoSuchObject, Reach, StoredObject, Unfinished, too_large
 
 
 class MemoryStager:
@@ -33,9 +33,12 @@ class MemoryStager:
 
     def get(self, key: str) -> bytes:
         try:
-            return self.held[key]
+            body = self.held[key]
         except KeyError:
             raise NoSuchObject(key) from None
+        if len(body) > OBJECT_BYTES:
+            raise too_large(key)
+        return body
 
     def present(self, keys: Sequence[str]) -> Mapping[str, int]:
         with self._lock:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from burstd.daemon.stage.adoption import Adoption
+from burstd.daemon.stage.node_word import repair
 from burstd.data.bringer import Bringer
+from burstd.data.fetch import verified
+from burstd.data.folder import ObjectFolder
+from burstd.data.hands import open_hand
 from burstd.data.index import Index
-from burstd.data.manifest import ManifestDamaged
+from burstd.data.manifest import ManifestDamaged, object_key
+from burstd.data.sender import Owner, Sender
+from burstd.data.transports import FolderTransport
+from burstd.data.userside import AgentFault
 from burstd.model.data import Piece, Tree
-from tests.data.ground import ground, root_only
+from burstd.model.stager import OBJECT_BYTES
+from tests.data.ground import USER, ground, own, root_only
 from tests.data.memory import MemoryStager
 from tests.doubles.hostile_agent import Forger
 
@@ -46,3 +56,22 @@ def test_a_length_that_was_wrong_once_is_mended_by_the_next_that_is_known() -> N
     index.put("s", "in", {key: 5})
     assert index.there("s", "in", [key]) == {key: 5}
     index.close()
+
+
+def test_one_that_is_longer_than_any_is_damaged_and_removed(tmp_path: Path) -> None:
+    """A node put it with a signed URL in the place of one that had been verified."""
+    stager, index = MemoryStager(), Index(None)
+    with ground() as place, open_hand(USER, USER) as hand:
+        (place / "large").write_bytes(os.urandom(3 << 20))
+        own(place)
+        tree = Sender(index, stager).send(hand, str(place / "large"), owner=Owner(USER))
+        (name,) = (key for key in stager.held if key != object_key("in", tree.manifest[0].key))
+        key = name.rpartition("/")[2]
+        stager.held[name] = bytes(OBJECT_BYTES + 1)
+        assert repair(stager, index, [tree], [key], threading.Event())
+        assert name not in stager.held
+    folder = ObjectFolder(tmp_path / "store")
+    folder.put(name, bytes(OBJECT_BYTES + 1))
+    with pytest.raises(AgentFault, match="larger than") as caught:
+        verified(FolderTransport(str(tmp_path / "store")), "in", key, memoryview(bytearray(OBJECT_BYTES)))
+    assert (caught.value.kind, caught.value.keys) == ("damaged", (key,))

@@ -16,7 +16,7 @@ from burstd.data.hands import printable
 from burstd.data.index import Index
 from burstd.data.manifest import ENTRIES, TREE_BYTES, decode, object_key
 from burstd.model.data import Piece, Tree
-from burstd.model.stager import OBJECT_BYTES, NoSuchObject, Stager, is_key
+from burstd.model.stager import OBJECT_BYTES, NoSuchObject, ObjectTooLarge, Stager, is_key
 
 log = structlog.get_logger(__name__)
 
@@ -140,7 +140,7 @@ def _wrong(stager: Stager, prefix: str, keys: Iterable[str], cancelled: threadin
     for key in keys:
         try:
             body = _get(stager, object_key(prefix, key), cancelled)
-        except NoSuchObject:
+        except (NoSuchObject, ObjectTooLarge):
             body = b""
         if hashlib.sha256(body).hexdigest() != key:
             found.add(key)
