@@ -152,7 +152,7 @@ class S3Stager:
     def unfinished(self) -> Iterator[Unfinished]:
         """See Stager: multipart uploads, which are not ours: burstd makes none, but lifecycles rarely end them."""
         marker: dict[str, str] = {}
-        while True:
+        for _ in range(_MOST_PAGES):
             with self._asked("list its uploads") as client:
                 page = client.list_multipart_uploads(Bucket=self._settings.bucket, Prefix=self._before, **marker)
             for upload in page.get("Uploads", ()):
@@ -160,7 +160,11 @@ class S3Stager:
                 yield Unfinished(upload["UploadId"], key, upload["Initiated"].timestamp())
             if not page.get("IsTruncated"):
                 return
-            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+            before = marker
+            marker = {mark: page[f"Next{mark}"] for mark in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{mark}")}
+            if not marker or marker == before:
+                break
+        raise StoreBusy(f"{self._where} lists its uploads without an end: is it one of S3?")
 
     def abort(self, unfinished: Sequence[Unfinished]) -> None:
         """See Stager."""

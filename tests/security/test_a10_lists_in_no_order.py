@@ -93,6 +93,17 @@ def test_a_list_without_an_end(tmp_path: Path, token: str, items: str) -> None:
         list(store.objects(""))
 
 
+@pytest.mark.parametrize("marker", ["", "<NextKeyMarker>k</NextKeyMarker>"])
+def test_a_list_of_uploads_without_an_end(tmp_path: Path, marker: str) -> None:
+    page = f"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated>{marker}</ListMultipartUploadsResult>".encode()
+    with (
+        lying(lambda _: Lie(body=[page])) as server,
+        site(server, tmp_path) as store,
+        pytest.raises(StoreBusy, match="without an end"),
+    ):
+        list(store.unfinished())
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's, without his credentials."""
