@@ -37,6 +37,8 @@ from burstd.model.snapshot import CloudView, Unavailable
 
 ENDED = "ended"
 """Error of a claim whose machine ended before it was a node, as its cloud says; ``lost``: any other end."""
+UNWANTED = "unwanted"
+"""Error of a claim whose launch is not repeated, because nobody waits for its machine: no fault of the offer's."""
 NOT_SEEN = "proof_timeout"
 """Error of a claim whose machine answers, and is no node in time."""
 ABSENT_TIMES = 2
@@ -136,9 +138,14 @@ def _planned(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     if claim.pool not in view.snapshot.pools or view.cloud(claim) is None:
         why = "its pool or provider is not configured any more, nothing was launched"
         return [Move(claim.id, S.PLANNED, S.GONE, why)]
-    if view.slurm and claim.cause is Cause.DEMAND and not any(view.waits(job) for job in claim.jobs):
+    if _unwanted(claim, view):
         return [Move(claim.id, S.PLANNED, S.GONE, "its jobs no longer wait, nothing was launched")]
     return [Launch(claim.id, claim.reason)]
+
+
+def _unwanted(claim: Claim, view: View) -> bool:
+    """Whether all jobs that it is for are known to wait no more."""
+    return bool(view.slurm) and claim.cause is Cause.DEMAND and not any(view.waits(job) for job in claim.jobs)
 
 
 def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
@@ -160,6 +167,9 @@ def _launching(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
         return gone
     if claim.attempts >= tuning.launch_attempts:
         return failed(claim, "unknown", f"{claim.attempts} launch calls were left without an answer")
+    if _unwanted(claim, view):
+        # In an older copy of the record: its machine may have run and ended long ago.
+        return failed(claim, UNWANTED, "its jobs no longer wait, the launch is not repeated")
     if claim.offer.provider in view.doubted:
         # A list that lacks what lives says nothing of what an unanswered call has made.
         return []

@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 
 from burstd.core import apart
-from burstd.core.lifecycle import NOT_SEEN
+from burstd.core.lifecycle import NOT_SEEN, UNWANTED
 from burstd.core.listing import YOUNG
 from burstd.daemon.adopter import Adopter
 from burstd.daemon.clock import HeadClock
@@ -274,7 +274,7 @@ class Executor:
         last_word = self._memory.last_word.get(claim.id, "") if action.new is S.FAILED else ""
         reason = f"{action.reason}; last: {last_word}" if last_word else action.reason
         self._store.move(claim.id, action.old, action.new, reason, **fields)
-        if action.new is S.FAILED and error != BY_SETTINGS:
+        if action.new is S.FAILED and error not in (BY_SETTINGS, UNWANTED):
             self._trust.failed(claim, error, reason)
         if action.new is S.LOST and action.old in YOUNG:
             # A cloud that ends machines before they are nodes would be asked for ever.

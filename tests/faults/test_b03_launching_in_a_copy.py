@@ -1,0 +1,102 @@
+"""B3: a copy of the record was made while a launch was under way, and is put back much later."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from burstd.model.claim import ClaimState
+from burstd.model.job import JobState
+from burstd.sim.job import JobSpec
+from burstd.store import backup
+from tests.crash.conftest import quiet, template, tmp_path
+from tests.crash.workers import Delay
+from tests.crash.world import World
+
+__all__ = ["quiet", "template", "tmp_path"]
+
+pytestmark = pytest.mark.crash
+
+CLOUDS = {"sandbox": "alpha", "sim": "alpha", "batches": "alpha", "none": "beta"}
+"""Of ``beta`` a launch without an answer is looked for in lists; of the others it is repeated by its token."""
+
+
+@pytest.fixture(params=CLOUDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path, template: Path) -> World:
+    w = World(tmp_path, template=template, alpha=request.param)
+    w.delays[CLOUDS[request.param]] = Delay(after_s=20.0)
+    return w
+
+
+def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
+    end = w.clock.now() + within_s
+    while not condition():
+        assert w.clock.now() < end, w.report()
+        w.run(1.0)
+        w.check()
+
+
+def copied_while_launching(w: World, run_s: float) -> tuple[str, Path]:
+    """A job whose machine the cloud has just made, which the record does not know so far."""
+    job = w.slurm.submit(JobSpec(run_s=run_s, time_limit_s=20 * 3600, cpus_per_node=4))
+    until(w, lambda: [c.state for c in w.claims()] == [ClaimState.LAUNCHING] and bool(w.living()), 60)
+    saved = w.path.with_name("backup.db")
+    backup(w.path, saved)
+    w.delays.clear()
+    return job, saved
+
+
+def put_back(w: World, saved: Path) -> None:
+    w.kill()
+    w.lose_record()
+    shutil.copy(saved, w.path)
+    w.start()
+
+
+def test_its_machine_that_is_at_work_is_found_and_bought_once(world: World) -> None:
+    w = world
+    job, saved = copied_while_launching(w, 1500)
+    until(w, lambda: w.states(job) == [JobState.RUNNING], 200)
+    machines = [one.id for one in w.living()]
+    put_back(w, saved)
+    w.run(300)
+    assert [one.id for one in w.made()] == machines
+    assert [claim.instance_id for claim in w.claims()] == machines
+    w.calm(2.0)
+    assert w.states(job) == [JobState.COMPLETED]
+    assert w.slurm.job(job).restarts == 0
+    assert [one.id for one in w.made()] == machines
+
+
+def test_its_machine_that_has_ended_is_not_bought_again(world: World) -> None:
+    w = world
+    job, saved = copied_while_launching(w, 60)
+    until(w, lambda: not w.claims() and not w.living(), 900)
+    assert w.states(job) == [JobState.COMPLETED]
+    machines = [one.id for one in w.made()]
+    w.run(600)
+    calls = len(w.calls)
+    put_back(w, saved)
+    w.run(600)
+    w.calm(2.0)
+    assert [one.id for one in w.made()] == machines
+    assert not [call for call in w.calls[calls:] if call.endswith(".launch")], "a cloud forgets its tokens"
+    assert not w.store.breakers()
+
+
+def test_a_job_that_still_waits_gets_its_machine(world: World) -> None:
+    w = world
+    job, saved = copied_while_launching(w, 60)
+    (one,) = w.living()
+    w.kill()
+    w.kits[one.provider].lose(one.id)
+    w.clock.advance(900)
+    w.lose_record()
+    shutil.copy(saved, w.path)
+    w.start()
+    until(w, lambda: w.states(job) == [JobState.COMPLETED], 900)
+    w.calm(2.0)
+    assert len(w.made()) == 2
