@@ -88,6 +88,8 @@ def _private(claims: list[Claim], job: Job | None, binder: Binder, tuning: Tunin
             for claim in claims
             if (reason := stranded(claim, binder.view, tuning.gang_timeout_s))
         ]
+    if job.het_job_id:
+        return [*binder.components(claims)]
     bind = binder.gang(claims, job)
     return [bind] if bind is not None else []
 

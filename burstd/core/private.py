@@ -7,8 +7,8 @@ last of them. So whatever users submit and Slurm starts, it costs no more than w
 
 A node that was started for no job, and that a budget pays for, is open to all until what is reserved for it is used up.
 
-Slurm binds no components of het jobs. For these, and for jobs that Slurm would not take into a reservation, the node
-opens until they have started, and is closed to new jobs then.
+Components of a het job are bound each to its own nodes; Slurm starts them together. For jobs that Slurm would not take
+into a reservation the node opens until they have started, and is closed to new jobs then.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def kept_to_its_time(view: View) -> list[LimitTime]:
     """Gives jobs that run on machines of a budget for longer than is reserved the time that is.
 
     A user may lengthen the time limit of his own job until it starts, also when it has been bound, and may start others
-    in the reservation that binds it, or on a node that is open for a het job. Jobs of others, whom Slurm has put there,
-    run on.
+    in the reservation that binds it, or on a node that is open for a job that Slurm does not bind. Jobs of others, whom
+    Slurm has put there, run on.
     """
     paid = {claim.slot: claim for claim in view.snapshot.claims if claim.reserved and claim.jobs}
     if not paid or view.slurm is None:
@@ -168,8 +168,6 @@ def open_to_all(claim: Claim, view: View) -> bool:
 
 
 def _refused(job: Job, view: View) -> bool:
-    if job.het_job_id:
-        return True
     array = job.array_job_id or (job.id if job.array_tasks else "")
     refused = view.snapshot.progress.unbindable
     return job.id in refused or (bool(array) and any(word.partition("_")[0] == array for word in refused))
@@ -209,6 +207,16 @@ class Binder:
             return None
         slots = tuple(claim.slot for claim in claims)
         return Bind(word, job.user, tuple(c.id for c in claims), slots, f"for job {word} alone: {why(claims[0])}")
+
+    def components(self, claims: list[Claim]) -> Iterator[Bind]:
+        """Of the nodes of one het job: each component to its own."""
+        for claim in claims:
+            yield from self.binds(claim)
+        rows = {job.id: job for claim in claims for job in affordable(claim, self.view) if job.nodes > 1}
+        for job in rows.values():
+            own = [claim for claim in claims if job.id in claim.jobs]
+            if len(own) >= job.nodes and (bind := self.gang(own, job)) is not None:
+                yield bind
 
     def _word(self, job: Job) -> str:
         """The id by which the job, or the next task of the array, is bound; empty: it is already."""

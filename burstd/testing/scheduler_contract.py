@@ -145,6 +145,26 @@ class SchedulerContract(JobsContract):
         assert [j.id for j in cluster.scheduler.jobs() if j.state is JobState.RUNNING] == [wanted]
         cluster.scheduler.unbind(wanted)
 
+    def test_components_of_a_het_job_are_bound_one_by_one(self, cluster: ClusterUnderTest) -> None:
+        """They start together once all are bound, nobody else gets on their nodes, and they run on when unbound."""
+        slots = self.up(cluster, 2)
+        cluster.scheduler.set_gate(cluster.slots)
+        rival = submit(cluster, "--gres=gpu:1")
+        het = submit(cluster, "-p burst --gres=gpu:4 : -p burst --gres=gpu:4", user="bob")
+        parts = [f"{het}+{i}" for i in range(2)]
+        cluster.scheduler.bind(parts[0], "bob", slots[:1])
+        until(lambda: (row := job(cluster, parts[0])) and bool(row.reservation), "one component bound")
+        assert not any(running(cluster, part) for part in parts)
+        cluster.scheduler.bind(parts[1], "bob", slots[1:])
+        until(lambda: all(running(cluster, part) for part in parts), "the components running")
+        bound = {r.job_id: r.nodes for r in cluster.scheduler.reservations() if r.job_id}
+        assert bound == {part: frozenset({slot}) for part, slot in zip(parts, slots, strict=True)}
+        for part in parts:
+            cluster.scheduler.unbind(part)
+        assert all(running(cluster, part) for part in parts)
+        assert not running(cluster, rival)
+        assert not [r for r in cluster.scheduler.reservations() if r.job_id]
+
     def test_a_binding_taken_back_leaves_the_job_waiting(self, cluster: ClusterUnderTest) -> None:
         """It may be made twice; taken back, the job is not held; for a job that is gone nothing is left."""
         waiting = submit(cluster, "-N2")

@@ -93,6 +93,25 @@ def test_no_more_is_spent_than_there_is(world: World, trick: Trick) -> None:
     assert all(s is not JobState.RUNNING for job in jobs for s in world.states(job))
 
 
+@pytest.mark.crash
+def test_nobody_gets_on_the_machines_of_a_het_job(world: World) -> None:
+    rich = budget.Settings(overhead_s=480, projects={"atlas": Limit(limit=5), "belle": Limit(limit=0)})
+    world.obey((*_CHAIN[:-1], budget.plugin.make(rich)))
+    short = replace(_TEN_MINUTES, cpus_per_node=1)
+    mine = world.slurm.submit(short, short)
+    # First in the queue, for a month, beside the other's components, and with no money of its own.
+    rider = world.slurm.submit(
+        replace(short, account="belle", user="bob", time_limit_s=30 * _DAY_S, run_s=30 * _DAY_S, priority=2**32 - 2)
+    )
+    for _ in range(400):
+        world.run(1)
+        assert world.states(rider) == [JobState.PENDING]
+    assert set(world.states(mine)) <= {JobState.RUNNING, JobState.COMPLETED}
+    world.slurm.cancel(rider)
+    world.run(1600)
+    world.calm()
+
+
 _POOR = {"account": "atlas", "exclusive": True, "time_limit_s": 1800.0}
 """A machine at 1 EUR/h with half an hour of overhead: one such job costs 1 EUR at most."""
 
