@@ -124,7 +124,7 @@ class PvcWorld(LineWorld):
             "path": str(self.site.path),
             "image": IMAGE,
             "cpu": "100m",
-            "memory": 128,
+            "memory": 256,
             "security": "restricted",
             "start_s": 90.0,
         }

@@ -17,9 +17,10 @@ from tests.slurm.rig import PROJECT
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 _MAKER = """\
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from tests.lab.cluster import Cluster
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell starts what is in the background with it ignored.
 with Cluster(state=Path(sys.argv[1])) as cluster:
     print(cluster.sh("sinfo -h -o %P"), flush=True)
     time.sleep(1000)
