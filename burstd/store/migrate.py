@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect, text
 
 from burstd.store.errors import StoreBroken, StoreNewer
 
-HEAD = "0005"
+HEAD = "0006"
 """The schema that this program reads and writes."""
 _SCRIPTS = Path(__file__).parent / "migrations"
 

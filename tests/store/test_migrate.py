@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
 
-from burstd.store import Store
+from burstd.store import Store, StoreNewer, migrate
 from burstd.store.engine import database_url, open_engine
 from burstd.store.migrate import HEAD, config, upgrade
 from burstd.store.rows import Row
@@ -43,3 +46,24 @@ def test_opening_again_changes_nothing(place: str) -> None:
     with Store.open(place, ManualClock()) as store:
         assert store.claims() == (planned(),)
         assert store.meta("cluster") == "site"
+
+
+def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shutil.copytree(migrate._SCRIPTS, tmp_path / "migrations")
+    for script in (before / "versions").glob("r*.py"):
+        if script.name > "r0005_budgets.py":
+            script.unlink()
+    with monkeypatch.context() as older:
+        older.setattr(migrate, "_SCRIPTS", before)
+        older.setattr(migrate, "HEAD", "0005")
+        with Store.open(place, ManualClock()) as store:
+            store.make_claims([planned()])
+    with Store.open(place, ManualClock()) as store:
+        assert store.claims() == (planned(),)
+    with monkeypatch.context() as older:
+        older.setattr(migrate, "_SCRIPTS", before)
+        older.setattr(migrate, "HEAD", "0005")
+        with pytest.raises(StoreNewer, match="written by a newer burstd"):
+            Store.open(place, ManualClock())
