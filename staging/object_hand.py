@@ -20,7 +20,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -28,13 +28,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from burstd.data import hand, passing
-from staging.object_place import PART_BYTES, PASSING, SORTED, Found, Part, Place, unsorted
+from staging.object_place import PART_BYTES, PASSING, SORTED, Found, Part, Place, Tally, unsorted
 from staging.object_rows import nothing_below, rows, single_object
 
 Request = dict[str, Any]
 Opener = Callable[[str], Place]
 _SIDE_BY_SIDE = 8
 _ROWS = 512
+STALL_S = 300.0
+STALL_BYTES = 1 << 20
+"""A server that within STALL_S ends no call, and in all of them moves less than this, holds the disk for nothing."""
 _KINDS = {"s3": ("user_s3", "boto3"), "swift": ("user_swift", "openstacksdk")}
 _PROBE = ".burst-probe"
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")))
@@ -155,6 +158,7 @@ class Server:
         self._opener = opener
         self._pool = pool
         self._places: dict[str, Place] = {}
+        self._moved = Tally()
         self._new: dict[str, int] = {}
         self._do: dict[str, Callable[[Request], None]] = {
             "walk": self._walk,
@@ -210,7 +214,7 @@ class Server:
     def _each(self, request: Request, act: Callable[[Request, Any], object]) -> None:
         """Side by side; the first that fails is told."""
         self._at(request["root"])
-        self._answer(_results([self._pool.submit(act, request, item) for item in request["items"]]))
+        self._answer(self._results([self._pool.submit(act, request, item) for item in request["items"]]))
 
     def _walk(self, request: Request) -> None:
         place, key = self._at(request["source"])
@@ -265,11 +269,11 @@ class Server:
         try:
             fds += _unnamed([found.size for found in wanted])
             work = [
-                self._pool.submit(_download, place, found, fd, offset)
+                self._pool.submit(_download, place, found, fd, offset, self._moved)
                 for found, fd in zip(wanted, fds, strict=True)
                 for offset in range(0, found.size, PART_BYTES)
             ]
-            _results(work)
+            self._results(work)
             for found, fd in zip(wanted, fds, strict=True):
                 os.fchmod(fd, 0o644)
                 os.utime(fd, ns=(found.mtime_ns, found.mtime_ns))
@@ -331,8 +335,8 @@ class Server:
                 if len(place.parts(size)) > 1:
                     large.append((place, key, fd, mtime_ns))
                 else:
-                    whole.append(self._pool.submit(place.put, key, Part(fd, 0, size), mtime_ns))
-            _results(whole)
+                    whole.append(self._pool.submit(place.put, key, Part(fd, 0, size, self._moved.add), mtime_ns))
+            self._results(whole)
             for place, key, fd, mtime_ns in large:
                 self._upload(place, key, fd, mtime_ns)
         finally:
@@ -341,18 +345,41 @@ class Server:
         self._answer([None for _ in request["items"]])
 
     def _upload(self, place: Place, key: str, fd: int, mtime_ns: int) -> None:
-        upload = place.begin(key, mtime_ns)
+        [upload] = self._results([self._pool.submit(place.begin, key, mtime_ns)])
         work: list[Future[None]] = []
         try:
             for number, (offset, length) in enumerate(place.parts(os.fstat(fd).st_size)):
-                work.append(self._pool.submit(upload.put, number, Part(fd, offset, length)))
-            _results(work)
-            upload.complete()
+                work.append(self._pool.submit(upload.put, number, Part(fd, offset, length, self._moved.add)))
+            self._results(work)
+            self._results([self._pool.submit(upload.complete)])
         except BaseException:
             # A part that comes after the end of its upload would be left.
             _wait(work)
             upload.abort()
             raise
+
+    def _results(self, work: list[Future[Any]]) -> list[Any]:
+        """Of all, in order; raises what the first raised that failed. Ends this process where nothing moves."""
+        try:
+            left, moved, until = set(work), self._moved.bytes, time.monotonic() + STALL_S
+            while left:
+                done, left = wait(left, until - time.monotonic(), FIRST_COMPLETED)
+                if done or self._moved.bytes - moved >= STALL_BYTES:
+                    moved, until = self._moved.bytes, time.monotonic() + STALL_S
+                elif time.monotonic() >= until:
+                    self._end_stalled()
+                if any(not one.cancelled() and one.exception() for one in done):
+                    for one in left:
+                        one.cancel()
+            return [one.result() for one in work]
+        finally:
+            _wait(work)
+
+    def _end_stalled(self) -> None:
+        """Threads that wait for a server end with their process alone, and so does the room of its files."""
+        text = f"the server moves less than {STALL_BYTES} bytes in {STALL_S:.0f} s, which is not waited for"
+        self._send({"error": text, "errno": PASSING, "path": ""})
+        os._exit(0)
 
 
 def _unknown(request: Request) -> None:
@@ -366,10 +393,11 @@ def _found(source: str, row: list[Any]) -> Found:
     return Found(f"{key}{path}" if not key or key.endswith("/") else key, int(size), int(mtime_ns), tag)
 
 
-def _download(place: Place, found: Found, fd: int, offset: int) -> None:
+def _download(place: Place, found: Found, fd: int, offset: int, moved: Tally) -> None:
     length = min(PART_BYTES, found.size - offset)
     at = offset
     for block in _blocks(place, found, offset, length):
+        moved.add(len(block))
         view = memoryview(block)
         while view:
             count = os.pwrite(fd, view, at)
@@ -418,13 +446,6 @@ def _open(folder: str, count: int) -> list[int]:
         _close(fds)
         raise
     return fds
-
-
-def _results(work: list[Future[Any]]) -> list[Any]:
-    try:
-        return [one.result() for one in work]
-    finally:
-        _wait(work)
 
 
 def _wait(work: list[Future[Any]]) -> None:

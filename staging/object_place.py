@@ -6,7 +6,8 @@ import errno
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import Protocol
@@ -160,12 +161,26 @@ class Upload(Protocol):
         ...
 
 
+class Tally:
+    """Bytes to and from servers, counted by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.bytes = 0
+
+    def add(self, count: int) -> None:
+        """So many more."""
+        with self._lock:
+            self.bytes += count
+
+
 class Part(io.RawIOBase):
     """A run of bytes of an open file, as a file of its own: what HTTP clients want to send."""
 
-    def __init__(self, fd: int, offset: int, length: int) -> None:
+    def __init__(self, fd: int, offset: int, length: int, read: Callable[[int], object] = int) -> None:
+        """``read`` is told how many bytes were read each time."""
         super().__init__()
-        self._fd, self._from, self.length, self._at = fd, offset, length, 0
+        self._fd, self._from, self.length, self._at, self._read = fd, offset, length, 0, read
 
     def __len__(self) -> int:
         return self.length
@@ -188,6 +203,7 @@ class Part(io.RawIOBase):
             return 0
         read = os.preadv(self._fd, [memoryview(buffer)[:count]], self._from + self._at)
         self._at += read
+        self._read(read)
         return read
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

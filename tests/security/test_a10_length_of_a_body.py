@@ -16,7 +16,7 @@ from burstd.data.wire import WireClient
 from burstd.model.stager import StoreBusy
 from staging import user_s3, user_swift
 from staging.object_hand import _download
-from staging.object_place import Found, Place
+from staging.object_place import Found, Place, Tally
 from staging.s3 import S3Settings, S3Stager
 from staging.swift import SwiftSettings, SwiftStager
 from tests.doubles.lying_http import Lie, LyingServer, lying
@@ -58,7 +58,7 @@ def node(server: LyingServer, folder: Path) -> int:
 def of_a_user(place: Place, folder: Path) -> int:
     with (folder / "came").open("w+b") as file:
         try:
-            _download(place, Found("aa", DUE, 0, TAG), file.fileno(), 0)
+            _download(place, Found("aa", DUE, 0, TAG), file.fileno(), 0, Tally())
         finally:
             assert os.fstat(file.fileno()).st_size <= DUE, "no more is written than the object has"
         return os.fstat(file.fileno()).st_size
