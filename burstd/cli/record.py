@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from burstd.cli.config import DEFAULT, File
 from burstd.cli.output import Paper, print_json
 from burstd.cli.scale import say
 from burstd.cli.session import Code, Json, Session, Socket, session
+
+if TYPE_CHECKING:
+    from burstd.settings import Settings
 
 Copy = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 
@@ -28,11 +32,15 @@ def backup(ctx: typer.Context, file: Copy, config: File = DEFAULT, json: Json = 
     from burstd.store import StoreError, backup  # noqa: PLC0415  # sqlalchemy takes its time
 
     burstd = session(ctx, json, None)
+    settings = _settings(burstd, config)
     try:
-        backup(_database(burstd, config), file)
+        backup(settings.database, file)
     except StoreError as error:
         burstd.fail(Code.NO, str(error))
-    _done(burstd, f"the record is copied to {file}", str(file))
+    there = [str(path) for path in settings.beside_database if path.exists()]
+    copy = shlex.join(["cp", "-rp", *there, str(file.absolute().parent)]) if there else ""
+    more = f"; keys are not in it, and a restore elsewhere needs them: {copy}" if copy else ""
+    _done(burstd, f"the record is copied to {file}{more}", str(file), copy=copy)
 
 
 def restore(ctx: typer.Context, file: Copy, config: File = DEFAULT, json: Json = False) -> None:
@@ -40,13 +48,17 @@ def restore(ctx: typer.Context, file: Copy, config: File = DEFAULT, json: Json =
     from burstd.store import StoreError, restore  # noqa: PLC0415
 
     burstd = session(ctx, json, None)
+    settings = _settings(burstd, config)
     try:
-        aside = restore(_database(burstd, config), file)
+        aside = restore(settings.database, file)
     except StoreError as error:
         burstd.fail(Code.NO, str(error))
     kept = f"; the one that was there is kept as {aside}" if aside else ""
+    missing = [str(path) for path in settings.beside_database if not path.exists()]
+    keys = f"Put back first what was copied of {', '.join(missing)}: burstd makes new keys otherwise. "
     start = "Start burstd: it adopts the machines that the backup does not know before it does anything else."
-    _done(burstd, f"{file} is the record now{kept}. {start}", str(aside or ""))
+    text = f"{file} is the record now{kept}. {keys if missing else ''}{start}"
+    _done(burstd, text, str(aside or ""), missing=missing)
 
 
 def confirm(
@@ -60,17 +72,17 @@ def confirm(
     say(burstd, burstd.ask("POST", f"/confirm/{what.value}"))
 
 
-def _database(burstd: Session, config: Path) -> str:
+def _settings(burstd: Session, config: Path) -> Settings:
     from burstd.settings import SettingsError, load  # noqa: PLC0415
 
     try:
-        return load(config, check_files=False).database
+        return load(config, check_files=False)
     except SettingsError as error:
         burstd.fail(Code.NO, str(error))
 
 
-def _done(burstd: Session, text: str, file: str) -> None:
+def _done(burstd: Session, text: str, file: str, **more: object) -> None:
     if burstd.json:
-        print_json({"text": text, "file": file})
+        print_json({"text": text, "file": file, **more})
     else:
         Paper().line(text)

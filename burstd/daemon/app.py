@@ -152,9 +152,8 @@ def _prover(nodes: NodeProver, room: StageRoom | None, settings: Settings) -> Pr
     """One that knows storage nodes too, where there may be any."""
     if room is None:
         return nodes
-    from burstd.daemon.stage.room import storage_folder  # noqa: PLC0415
 
-    return StorageProver(nodes, storage_folder(settings), room.wishes)
+    return StorageProver(nodes, settings.storage_folder, room.wishes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def site(settings: Settings) -> Site:
     node = settings.node
     return Site(
         key=settings.ssh_key,
-        pins=settings.daemon.state_dir / "host_keys",
+        pins=settings.host_keys,
         munge_key=node.munge_key,
         conf_server=settings.slurm.conf_server,
         ssh_user=node.ssh_user,

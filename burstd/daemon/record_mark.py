@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from burstd.store import Store
+from burstd.store import RESTORED, Store
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,11 @@ class RecordMark:
             why = f"the record {self._store.place} is not the one that was used before: it was lost, emptied or moved"
         elif marked and last < seen:
             why = f"the record {self._store.place} is an older copy: it ends at event {last}, and had come to {seen}"
+        elif source := self._store.meta(RESTORED):
+            # Without a mark, on another head, nothing else tells.
+            why = f"the record {self._store.place} was put back from {source}"
         with self._store.batch():
+            self._store.set_meta(RESTORED, "")
             if not here:
                 self._store.set_meta(RECORD, uuid.uuid4().hex)
             if why:

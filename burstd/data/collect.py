@@ -86,7 +86,9 @@ def collect(request: Message, user: UserSide, transport: Transport, progress: Ca
     folder = JobFolder(request["dir"])
     record = folder.read()
     if record is None or record["job"] != request["job"] or record["uid"] != request["uid"]:
-        raise AgentFault("agent", f"{folder.path} is not the folder of job {request['job']} of uid {request['uid']}")
+        text = f"{folder.path} is not the folder of job {request['job']} of uid {request['uid']}"
+        remedy = "where job-folders.key in burstd's state_dir was lost, put it back from the backup and restart burstd"
+        raise AgentFault("agent", f"{text}: {remedy}")
     user.become(request["uid"], request["gid"], request["groups"])
     putting = Putting(transport, request["prefix"], user, lambda there: progress(there, 0))
     size = 0

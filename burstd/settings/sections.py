@@ -233,6 +233,26 @@ class Settings(Section):
         return self.node.ssh_key or self.daemon.state_dir / "ssh_key"
 
     @property
+    def host_keys(self) -> Path:
+        """Where the host keys of machines at work are, a file for each."""
+        return self.daemon.state_dir / "host_keys"
+
+    @property
+    def folder_key(self) -> Path:
+        """What the names of jobs' folders are drawn from."""
+        return self.daemon.state_dir / "job-folders.key"
+
+    @property
+    def storage_folder(self) -> Path:
+        """Where the keys of storage nodes are that burstd has launched."""
+        return self.daemon.state_dir / "storage"
+
+    @property
+    def beside_database(self) -> tuple[Path, ...]:
+        """What cannot be found out again and is not in the database; not all of it need be there."""
+        return self.ssh_key, self.host_keys, *((self.folder_key, self.storage_folder) if self.staging.on else ())
+
+    @property
     def stage_socket(self) -> Path:
         """Where Slurm's hooks speak to burstd of jobs' data."""
         return self.staging.socket or self.daemon.runtime_dir / "stage.sock"

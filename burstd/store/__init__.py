@@ -1,6 +1,6 @@
 """The record: the only room that speaks to the database. Claims, jobs' data, events, pins, remarks, the bill."""
 
-from burstd.store.backup import backup, restore
+from burstd.store.backup import RESTORED, backup, restore
 from burstd.store.errors import (
     IllegalMove,
     Refused,
@@ -24,6 +24,7 @@ from burstd.store.stagings import StagingFields
 from burstd.store.store import ClaimFields, Store
 
 __all__ = [
+    "RESTORED",
     "USER",
     "BillLine",
     "ClaimFields",

@@ -17,6 +17,9 @@ from burstd.store.errors import StoreError, StoreUnavailable
 from burstd.store.migrate import check
 from burstd.store.writer import take_file
 
+RESTORED = "restored"
+"""Key under which a record that was put back keeps from where, until burstd has taken note."""
+
 
 def backup(place: str | Path, target: Path) -> None:
     """Copies the record at ``place`` as it is at one moment to ``target``, a file of mode 0600 that is replaced.
@@ -36,8 +39,8 @@ def backup(place: str | Path, target: Path) -> None:
 def restore(place: str | Path, source: Path) -> Path | None:
     """Puts a backup in the place of the record, which is kept beside it. Returns where; None: there was no record.
 
-    Raises StoreLocked while burstd runs, StoreBroken and StoreNewer for a backup that this program cannot use, and
-    other StoreError kinds; the record is then as it was.
+    The record then says that it was put back (RESTORED). Raises StoreLocked while burstd runs, StoreBroken and
+    StoreNewer for a backup that this program cannot use, and other StoreError kinds; the record is then as it was.
     """
     url = _file(place)
     target = Path(url.database or "")
@@ -57,6 +60,8 @@ def restore(place: str | Path, source: Path) -> Path | None:
         try:
             with _finished(target, aside=aside if was else None) as unfinished:
                 _copy(backup_url, here, unfinished)
+                with closing(sqlite3.connect(unfinished, isolation_level=None)) as there:
+                    there.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (RESTORED, str(source)))
         finally:
             if not was and not target.stat().st_size:
                 target.unlink()

@@ -259,7 +259,7 @@ def test_a_name_with_wildcards_in_it(rig: Rig) -> None:
 
 
 def test_the_folder_of_another_job(rig: Rig) -> None:
-    with pytest.raises(Answered, match="not the folder of job 13"):
+    with pytest.raises(Answered, match=r"not the folder of job 13 .*put it back from the backup"):
         rig.collect("13", ["."], dir=str(rig.job("12")))
     rig.uid = BOB
     with pytest.raises(Answered, match=f"not the folder of job 12 of uid {BOB}"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
+import subprocess
 import threading
 from pathlib import Path
 
@@ -11,7 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from burstd.daemon.record_mark import RecordMark
+from burstd.daemon.record_mark import DOUBT, RecordMark
+from burstd.daemon.stage.job_folders import folder_key
+from burstd.node.hostkeys import HostKeys, Pins, Trust
+from burstd.node.keys import ensure_ssh_key
 from burstd.store import Reader, Store, StoreBroken, StoreError, StoreLocked, StoreNewer, backup, replay, restore
 from tests.doubles.lone_daemon import LoneDaemon
 from tests.store.samples import ManualClock, planned
@@ -122,3 +127,42 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     with pytest.raises(StoreError, match="cannot be written"):
         backup(place, folder / "copy.db")
+
+
+def test_a_head_without_anything_gets_all_that_it_needs_from_what_backup_and_restore_say(tmp_path: Path) -> None:
+    for name in ("lost", "other", "backup"):
+        (tmp_path / name).mkdir()
+    lost, other = LoneDaemon(tmp_path / "lost"), LoneDaemon(tmp_path / "other")
+    copy = tmp_path / "backup" / "burstd.db"
+    for daemon in (lost, other):
+        staging = f'[staging]\nstore = "near"\n[staging.stores.near]\nkind = "shared"\npath = "{tmp_path}"\n'
+        daemon.settings.write_text(daemon.settings.read_text() + staging)
+    known = HostKeys(Trust.CONSOLE, frozenset({"ssh-ed25519 AAAA"}))
+    public, folders = ensure_ssh_key(lost.state / "ssh_key"), folder_key(lost.state / "job-folders.key")
+    Pins(lost.state / "host_keys").put("c1", known)
+    ensure_ssh_key(lost.state / "storage" / "c2" / "key")
+    with Store.open(lost.database, ManualClock()) as store:
+        RecordMark(lost.state / "record.mark", store).compare()
+        store.make_claims([planned("c1", "n1")])
+    done = CliRunner().invoke(app, ["backup", str(copy), "--config", str(lost.settings), "--json"])
+    assert done.exit_code == 0, done.output
+    subprocess.run(shlex.split(json.loads(done.stdout)["copy"]), check=True)
+
+    done = CliRunner().invoke(app, ["restore", str(copy), "--config", str(other.settings), "--json"])
+    assert done.exit_code == 0, done.output
+    missing = [Path(path) for path in json.loads(done.stdout)["missing"]]
+    assert {path.parent for path in missing} == {other.state}
+    for path in missing:
+        subprocess.run(["cp", "-rp", copy.with_name(path.name), path], check=True)
+
+    assert ensure_ssh_key(other.state / "ssh_key") == public
+    assert folder_key(other.state / "job-folders.key") == folders
+    assert Pins(other.state / "host_keys").get("c1") == known
+    assert (other.state / "storage" / "c2" / "key").read_bytes() == (lost.state / "storage" / "c2" / "key").read_bytes()
+    with Store.open(other.database, ManualClock()) as store:
+        assert [c.id for c in store.claims()] == ["c1"]
+        doubt = RecordMark(other.state / "record.mark", store).compare()
+        assert "was put back from" in doubt, "no mark tells, so the record itself has to"
+        assert "adopts the machines" in doubt
+        store.set_meta(DOUBT, "")
+        assert not RecordMark(other.state / "record.mark", store).compare(), "it is said once"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -71,11 +70,6 @@ class Around:
     """SlurmUser's, once it is known."""
 
 
-def storage_folder(settings: Settings) -> Path:
-    """Where the keys of storage nodes are that burstd has launched."""
-    return settings.daemon.state_dir / "storage"
-
-
 def _sweep_rules(staging: StagingSettings) -> SweepRules:
     return SweepRules(staging.lifetime_days * DAY_S, staging.cache_size)
 
@@ -107,7 +101,7 @@ class StageRoom:
             beside = at.with_name("object-hand.sock") if at else None
             return object_hand(who, kind, socket_path=beside, min_uid=staging.min_uid, timeout_s=timeout_s)
 
-        key = folder_key(settings.daemon.state_dir / "job-folders.key")
+        key = folder_key(settings.folder_key)
         self._folders = folders = JobFolders(str(staging.job_dir), key)
         transfers = HeadTransfers(
             commands=around.commands, stager=stager, sender=Sender(self._index, stager, limits), agent=around.agent,
@@ -122,7 +116,7 @@ class StageRoom:
         )  # fmt: skip
         self._node: StorageNode | None = None
         if wish is not None and isinstance(stager, OnNode):
-            self._node = StorageNode(around.store, self._index, stager, wish, chosen.name, storage_folder(settings))
+            self._node = StorageNode(around.store, self._index, stager, wish, chosen.name, settings.storage_folder)
         self._sweep = Sweep(stager.name, stager, self._index, _sweep_rules(staging))
         self._swept: Swept | None = None
         self._looked = 0.0
