@@ -94,7 +94,6 @@ class StageDesk:
         self._quotas = quotas
         self._seen: tuple[Staging, ...] | None = None
         """The records as the last step left them; None: something has changed since."""
-        self._slots: frozenset[str] = frozenset()
         self._partitions: frozenset[str] = frozenset()
 
     # What Slurm asks.
@@ -240,7 +239,7 @@ class StageDesk:
 
     def _look_at_pools(self) -> None:
         pools = self._pools().values()
-        self._slots = frozenset(slot for pool in pools for slot in pool.slots)
+        self._moves.slots = frozenset(slot for pool in pools for slot in pool.slots)
         self._partitions = frozenset(partition for pool in pools for partition in pool.partitions)
 
     def _bring_on(self, row: Staging | None, run: Run, machines: Mapping[str, Claim]) -> Staging | None:
@@ -321,7 +320,6 @@ class StageDesk:
 
     def _go_on(self, row: Staging, run: Run, machines: Mapping[str, Claim]) -> Staging:
         """The next step of data that is wanted, with nothing under way."""
-        slots = self._slots
         match row.state:
             case S.WAITING if before := self._chain.awaited(row):
                 run.life.rest_until = self._clock.now() + RETRY_S
@@ -338,14 +336,14 @@ class StageDesk:
                     row.job_id, S.SENDING, S.WAITING, "it was broken off", estimated_ready=row.estimated_ready
                 )
             case S.STAGED if "pre_run" in run.hooks:
-                return self._allocated(row, run, slots)
+                return self._allocated(row, run)
             case S.PLACING:
-                return self._moves.place(row, run, machines, slots)
+                return self._moves.place(row, run, machines)
             case S.COLLECTING:
-                return self._moves.fetch(row, run, machines, slots)
+                return self._moves.fetch(row, run, machines)
             case S.BRINGING:
-                self._moves.bring(row, run, slots)
-            case S.HELD if row.resume == S.COLLECTING and not self._moves.left(row, run, machines, slots):
+                self._moves.bring(row, run)
+            case S.HELD if row.resume == S.COLLECTING and not self._moves.left(row, run, machines):
                 return self._store.move_staging(
                     row.job_id, S.HELD, S.COLLECTING, "there is no node any more from which output is missing"
                 )
@@ -357,13 +355,14 @@ class StageDesk:
         """Whether Slurm has asked for a job's output."""
         return ending(self._runs.of(job_id))
 
-    def _allocated(self, row: Staging, run: Run, slots: frozenset[str]) -> Staging:
+    def _allocated(self, row: Staging, run: Run) -> Staging:
         """The job has nodes."""
         nodes = run.facts.nodes if run.facts else ()
         if not nodes:
             run.ask(self._clock.now() + RETRY_S)
             return row
-        if not slots.isdisjoint(nodes) and any(wanted.name not in row.trees for wanted in row.directives.stage_in):
+        unsent = any(wanted.name not in row.trees for wanted in row.directives.stage_in)
+        if unsent and self._moves.cloud(nodes, self._clock.now()):
             return self._store.move_staging(
                 row.job_id, S.STAGED, S.WAITING, "it was to run on premises and was given cloud nodes"
             )
@@ -397,7 +396,7 @@ class StageDesk:
     def _on_premises(self, run: Run) -> bool:
         if (facts := run.facts) is None:
             return False
-        return self._partitions.isdisjoint(facts.partitions) and self._slots.isdisjoint(facts.nodes)
+        return self._partitions.isdisjoint(facts.partitions) and not self._moves.cloud(facts.nodes, self._clock.now())
 
     # What is told.
 

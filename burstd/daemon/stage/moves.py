@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -49,6 +49,8 @@ class Moves:
         isolation: Isolation,
     ) -> None:
         self.rates = Rates()
+        self.slots: frozenset[str] = frozenset()
+        """Those of today's settings."""
         self._isolation = isolation
         self._store = store
         self._workers = workers
@@ -56,6 +58,17 @@ class Moves:
         self._transfers = transfers
         self._retries = retries
         self._looking: Counter[int] = Counter()
+
+    def cloud(self, nodes: Iterable[str], since: float) -> frozenset[str]:
+        """Which of these nodes are in the cloud: slots of the settings, and those that had a machine since then.
+
+        A slot may leave the settings while a job is on its machine. Raises StoreError.
+        """
+        return frozenset(n for n in nodes if n in self.slots or self._store.find(slot=n, since=since, limit=1))
+
+    def cloud_of(self, row: Staging, run: Run) -> frozenset[str]:
+        """Which of a job's nodes are in the cloud. Raises StoreError."""
+        return self.cloud(row.nodes, self.came(row, run.life, S.PLACING))
 
     # Input.
 
@@ -87,9 +100,9 @@ class Moves:
         self._begin(row, run, "in", self._transfers.send, done, lane="stage:in", total=run.life.size or 0)
         return row
 
-    def place(self, row: Staging, run: Run, machines: Mapping[str, Claim], slots: Collection[str]) -> Staging:
-        """To its nodes; on premises nodes are not in ``slots``."""
-        cloud = [node for node in row.nodes if node in slots]
+    def place(self, row: Staging, run: Run, machines: Mapping[str, Claim]) -> Staging:
+        """To its nodes."""
+        cloud = sorted(self.cloud_of(row, run))
         missing = [node for node in cloud if node not in machines]
         if missing:
             return self._isolation.hold(row, f"burstd has no machine for {', '.join(missing)}: look at burstctl status")
@@ -113,22 +126,22 @@ class Moves:
 
     # Output.
 
-    def left(self, row: Staging, run: Run, machines: Mapping[str, Claim], slots: Collection[str]) -> dict[str, Claim]:
+    def left(self, row: Staging, run: Run, machines: Mapping[str, Claim]) -> dict[str, Claim]:
         """Nodes in the cloud that have output which is not in the store."""
         placed = self.came(row, run.life, S.PLACING)
         # A machine that came later to the same slot never had this job.
-        there = {n: machines[n] for n in row.nodes if n in slots and n in machines and machines[n].created <= placed}
+        there = {n: machines[n] for n in row.nodes if n in machines and machines[n].created <= placed}
         return {node: claim for node, claim in there.items() if node not in _fetched(row)}
 
-    def fetch(self, row: Staging, run: Run, machines: Mapping[str, Claim], slots: Collection[str]) -> Staging:
+    def fetch(self, row: Staging, run: Run, machines: Mapping[str, Claim]) -> Staging:
         """From its nodes to the store; what is gone for good is told when the rest is brought home."""
         if run.directives and not row.directives:
             row = self._store.touch_staging(row.job_id, "its script was read", directives=run.directives)
-        left, facts = self.left(row, run, machines, slots), run.facts_of(row)
+        left, facts = self.left(row, run, machines), run.facts_of(row)
         if left and row.directives:
             if row.error and not row.attempts:
                 row = self._store.touch_staging(row.job_id, "its nodes are known", error="")
-        elif why := unaccounted(self._store, row, _lost(row, slots), self.came(row, run.life, S.PLACING)):
+        elif why := unaccounted(self._store, row, self._lost(row, run), self.came(row, run.life, S.PLACING)):
             run.life.rest_until = self._clock.now() + RETRY_S
             return self._store.touch_staging(row.job_id, why, error=why)
         files: tuple[str, ...] = ()
@@ -156,15 +169,15 @@ class Moves:
         if left:
             return row
         reason = "its output is in the store" if row.outputs else "nothing has to be fetched from a cloud node"
-        if lost := _lost(row, slots):
+        if lost := self._lost(row, run):
             reason += f"; {', '.join(lost)} went before its output was fetched"
         return self._store.move_staging(row.job_id, S.COLLECTING, S.BRINGING, reason, attempts=0, error="")
 
-    def bring(self, row: Staging, run: Run, slots: Collection[str]) -> None:
+    def bring(self, row: Staging, run: Run) -> None:
         """To its destinations."""
         ended = Ended(
-            lost=_lost(row, slots), cost=self._cost(row, run),
-            on_premises=any(node not in slots for node in row.nodes), warnings=run.life.warnings,
+            lost=self._lost(row, run), cost=self._cost(row, run),
+            on_premises=not self.cloud_of(row, run).issuperset(row.nodes), warnings=run.life.warnings,
         )  # fmt: skip
 
         def done(row: Staging, size: int) -> Staging:
@@ -173,6 +186,10 @@ class Moves:
             )
 
         self._begin(row, run, "home", lambda task: self._transfers.bring(task, ended), done, lane="stage:home")
+
+    def _lost(self, row: Staging, run: Run) -> tuple[str, ...]:
+        """Nodes in the cloud whose output was not fetched."""
+        return tuple(sorted(self.cloud_of(row, run) - _fetched(row)))
 
     def _cost(self, row: Staging, run: Run) -> str:
         """Of its nodes while they were the job's, those that are gone by now too."""
@@ -301,8 +318,3 @@ def machines_of(claims: Collection[Claim]) -> dict[str, Claim]:
 
 def _fetched(row: Staging) -> set[str]:
     return {key.partition("/")[0] for key in row.outputs}
-
-
-def _lost(row: Staging, slots: Collection[str]) -> tuple[str, ...]:
-    """Nodes in the cloud whose output was not fetched."""
-    return tuple(sorted({node for node in row.nodes if node in slots} - _fetched(row)))

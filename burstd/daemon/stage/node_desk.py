@@ -28,19 +28,19 @@ class NodeDesk(StageDesk):
         return not self.waits and super()._waits_for_its_turn(row, run)
 
     def _go_on(self, row: Staging, run: Run, machines: Mapping[str, Claim]) -> Staging:
-        if self.waits and self._needs_node(row):
+        if self.waits and self._needs_node(row, run):
             return self._store.tell_staging(row.job_id, f"waits for the storage node: {self.waits}")
         after = super()._go_on(row, run, machines)
         if self.waits and after.state is S.WAITING:
             return self._store.tell_staging(row.job_id, f"waits for the storage node: {self.waits}")
         return after
 
-    def _needs_node(self, row: Staging) -> bool:
+    def _needs_node(self, row: Staging, run: Run) -> bool:
         match row.state:
             case S.PLACING:
                 return bool(row.trees)
             case S.COLLECTING:
-                return not self._slots.isdisjoint(row.nodes)
+                return bool(self._moves.cloud_of(row, run))
             case S.BRINGING:
                 return bool(row.outputs)
             case _:
@@ -73,7 +73,7 @@ class NodeDesk(StageDesk):
                 reason = f"its input has to be sent again: {why}"
                 self._store.move_staging(row.job_id, row.state, S.WAITING, reason, trees={})
             case S.COLLECTING:
-                if not self._slots.isdisjoint(row.nodes):
+                if self._moves.cloud_of(row, run):
                     run.stop()
                 if row.outputs:
                     self._fetch_again(row, run, claims, why)
