@@ -198,7 +198,7 @@ def _run(ready: Ready, stack: ExitStack, parts: Parts) -> None:
         return slurm.version if isinstance(slurm, SlurmView) else ""
 
     def facts() -> Facts:
-        alarms = (reconciler.alarm,) if reconciler.alarm else ()
+        alarms = (*((reconciler.alarm,) if reconciler.alarm else ()), *desk.alarms)
         return Facts(
             VERSION, settings.cluster, started, slurm_version(), alarms, parts.workers.under_way(), str(ready.path),
             {guard.name: guard.asked.took_s for guard in desk.guards if guard.asked.at},

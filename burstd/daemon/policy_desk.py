@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 from pydantic_core import to_jsonable_python
 
+from burstd.core.listing import some
 from burstd.daemon import logs
 from burstd.daemon.control_office import PolicyState, PolicyStates
 from burstd.daemon.guard import Guarded
@@ -44,6 +45,7 @@ class PolicyDesk:
         self._store = store
         self._packages: dict[str, Stamps] = {}
         self._force = ready, _guards(reconciler), _shown(ready)
+        self._waiting: tuple[str, ...] = ()
         self._note_packages(ready)
         _warn(ready)
 
@@ -51,6 +53,13 @@ class PolicyDesk:
     def guards(self) -> tuple[Guarded, ...]:
         """The policies in force; from any thread."""
         return self._force[1]
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """That the last reload found settings which wait for a restart; from any thread."""
+        waiting = self._waiting
+        names = some(tuple(dict.fromkeys(".".join(key.split(".")[:2]) for key in waiting)))
+        return (f"settings wait for 'systemctl restart burstd': {names}",) if waiting else ()
 
     def reload(self, by: str) -> CommandResult:
         """Takes settings and policies as they are on disk, or nothing of them."""
@@ -65,7 +74,9 @@ class PolicyDesk:
             return CommandResult(str(error), done=False, changed=False)
         self._taken(settings)
         self._note_packages(taken)
-        found = [str(changes)] if (changes := diff(current.settings, fresh.settings)) else []
+        changes = diff(current.settings, fresh.settings)
+        self._waiting = tuple(change.key for change in changes.at_restart)
+        found = [str(changes)] if changes else []
         found += [f"policy {name} is {how}" for name, how in _changed(current, taken).items()]
         found += self._stale_packages(taken)
         text = "; ".join(found) or "nothing has changed"

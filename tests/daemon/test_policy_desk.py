@@ -260,9 +260,12 @@ def test_the_answer_says_what_has_changed(site: Site) -> None:
     assert site.world.store.events(newest=True, limit=1)[0].reason == found.text
     assert site.desk.states().unread == ()
     # What waits for a restart is still to come.
+    assert site.desk.alarms == ("settings wait for 'systemctl restart burstd': daemon.workers",)
     assert site.desk.reload("user:root").text == "daemon.workers: 8 -> 3 (waits for a restart)"
     site.write(site.nights.with_name("days.py"), "oops\n")
+    site.change(site.toml, "workers = 3\n", "")
     site.desk.reload("user:root")
+    assert not [*site.desk.alarms]
     assert site.desk.states().warnings == (
         f"{site.nights.with_name('days.py')}:1: NameError: name 'oops' is not defined",
     )
