@@ -1,9 +1,10 @@
 """Machines with our tag that the record never knew: it was lost, or is older than they are.
 
-Every launch is on record before a cloud hears of it. So an instance whose claim the record does not know, not even as
-GONE, is no orphan: the record has lost it. It is adopted where it can be told which slot it is for: by its address,
-which Slurm has for the node, or by its tags, and not where these two differ. Where Slurm's node answers at that address
-it is adopted OPEN, and its jobs run to their end; else BOOTING, to be proven like any other.
+Every launch is on record before a cloud hears of it, and the ids of claims bear burstd's mark. So an instance with such
+an id that the record does not know, not even as GONE, is no orphan: the record has lost it. It is adopted where it can
+be told which slot it is for: by its address, which Slurm has for the node, or by its tags, and not where these two
+differ. Where Slurm's node answers at that address it is adopted OPEN, and its jobs run to their end; else BOOTING,
+to be proven like any other.
 """
 
 from __future__ import annotations
@@ -89,6 +90,27 @@ def doubt_alarm(snapshot: Snapshot) -> str:
         f"{snapshot.doubt}; Slurm hears {some(slots)}, and no cloud lists the machine: if it is gone, set its node "
         "down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
     )
+
+
+def foreign_alarms(snapshot: Snapshot) -> list[str]:
+    """Sentences on machines that somebody else has given our tags."""
+    alarms = []
+    for name, cloud in snapshot.clouds.items():
+        listed = () if isinstance(cloud.instances, Unavailable) or not snapshot.foreign else cloud.instances
+        theirs = [
+            one.id
+            for one in listed
+            if not one.state.ended
+            and (one.claim_id or one.batch) in snapshot.foreign
+            and (one.claim_id or one.batch) not in {claim.id for claim in snapshot.claims}
+        ]
+        if theirs:
+            alarms.append(
+                f"{name} lists machines with the tags of cluster {snapshot.cluster} that burstd did not launch "
+                f"({some(theirs)}): they are neither used nor ended. Take the tags off them; if they are burstd's, of "
+                "before its ssh_key was replaced, end them by the cloud's own means"
+            )
+    return alarms
 
 
 def _found(snapshot: Snapshot, view: View) -> Iterator[_Found]:

@@ -93,9 +93,9 @@ def reset_slots(view: View, tuning: Tuning) -> list[Action]:
 def remove_orphans(snapshot: Snapshot, view: View, tuning: Tuning) -> list[Action]:
     """What bears our tag, has no live claim, was seen twice and is older than the grace period.
 
-    Left alone, whatever the record says: a machine whose node is busy, or has output that is to be brought home (its
-    node by its address, or by its tag where no machine on record is behind that node), what hangs on such a machine,
-    and all of a cloud whose list is doubted.
+    Left alone, whatever the record says: what bears an id that burstd never gave; a machine whose node is busy, or has
+    output that is to be brought home (its node by its address, or by its tag where no machine on record is behind that
+    node), what hangs on such a machine, and all of a cloud whose list is doubted.
     """
     strays = snapshot.progress.strays
 
@@ -114,7 +114,7 @@ def remove_orphans(snapshot: Snapshot, view: View, tuning: Tuning) -> list[Actio
     unknown = adoptable(snapshot, view)
 
     def spared(instance: Instance) -> bool:
-        if (instance.provider, instance.id) in unknown:
+        if (instance.provider, instance.id) in unknown or (instance.claim_id or instance.batch) in snapshot.foreign:
             return True
         return instance.address in addresses or instance.tags.get(TAG_SLOT, "") in slots
 
@@ -125,7 +125,7 @@ def remove_orphans(snapshot: Snapshot, view: View, tuning: Tuning) -> list[Actio
         instances = tuple(i for i in cloud.instances if ripe(name, i.id) and not spared(i))
         rest = () if isinstance(cloud.leftovers, Unavailable) else cloud.leftovers
         # A volume may be shown as loose, and be a spared machine's all the same.
-        held = {i.claim_id for i in cloud.instances if i.claim_id and not i.state.ended and spared(i)}
+        held = {*snapshot.foreign, *(i.claim_id for i in cloud.instances if not i.state.ended and spared(i))} - {""}
         leftovers = tuple(
             left for left in rest if not left.attached_to and left.claim_id not in held and ripe(name, left.id)
         )

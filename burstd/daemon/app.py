@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import secrets
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ import structlog
 
 from burstd.daemon import logs, sockets
 from burstd.daemon import parts as make
+from burstd.daemon.claim_ids import ClaimIds
 from burstd.daemon.clock import CLOCK, CLOCK_TRUSTED, ClockMark, SteadyClock, resumed
 from burstd.daemon.commands import Commands
 from burstd.daemon.comments import Comments
@@ -61,11 +60,6 @@ def pace(settings: Settings) -> Pace:
     return Pace(tick_s=daemon.tick_s, poll_s=daemon.poll_s, cloud_poll_s=daemon.cloud_poll_s)
 
 
-def new_id() -> str:
-    """A claim's id: short, valid in host names and tags, later ones sort after earlier ones."""
-    return f"{int(time.time()):x}-{secrets.token_hex(4)}"
-
-
 def run(ready: Ready) -> None:
     """Runs the daemon until a signal ends it. Raises BurstdError where it cannot start."""
     settings = ready.settings
@@ -99,10 +93,11 @@ def assemble(ready: Ready, stack: ExitStack) -> Parts:
     room = _staging(ready, stack, store, workers, clock, hints, prover, lambda: reconciler.rules.pools)
     in_force, looks = make.InForce(settings), pace(settings)
     holds = Holds(clock)
+    claim_ids = ClaimIds(settings.ssh_key.read_bytes())
     reconciler = Reconciler(
         cluster=settings.cluster, rules=rules(ready), pace=looks, store=store, scheduler=scheduler,
         providers=providers, prover=_prover(prover, room, settings), workers=workers, clock=clock,
-        user_data=make.user_data(in_force), new_id=new_id, stage=room,
+        user_data=make.user_data(in_force), new_id=claim_ids.new, made_here=claim_ids.made_here, stage=room,
         comments=Comments(scheduler, workers, holds) if settings.slurm.comments else None,
         holds=holds,
     )  # fmt: skip

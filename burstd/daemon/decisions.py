@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from burstd.core import apart, keeping
+from burstd.core.adopt import foreign_alarms
 from burstd.core.covered import covered_since, tried_since
 from burstd.core.decide import Decider
 from burstd.core.inputs import booted
@@ -92,6 +93,7 @@ class Decisions:
         alarms += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         alarms += listing_alarms(snapshot, tuning.boot_timeout_s)
         alarms += ending_alarms(snapshot)
+        alarms += foreign_alarms(snapshot)
         alarms += storage_alarms(snapshot)
         alarms += [kept] if (kept := keeping.alarm(snapshot, tuning.keep_node_s)) else []
         return snapshot, Thought(

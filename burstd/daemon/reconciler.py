@@ -113,11 +113,12 @@ class Reconciler:
         clock: Clock,
         user_data: Callable[[Pool, str], str],
         new_id: Callable[[], str],
+        made_here: Callable[[str], bool],
         stage: Data | None = None,
         comments: Commenting | None = None,
         holds: Holds | None = None,
     ) -> None:
-        """``holds`` is shared with ``comments``."""
+        """``new_id`` gives ids of claims, ``made_here`` tells those it gave; ``holds`` is shared with ``comments``."""
         self.rules = rules
         self._holds = holds or Holds(clock)
         self._providers = frozenset(providers)
@@ -150,7 +151,7 @@ class Reconciler:
         self._notices = NoticeDesk(providers, workers, clock, pace, self._holds)
         self._past = HistoryDesk(store, self._slots, self._holds)
         self._interruptions = Interruptions(store, scheduler, self._memory, self._holds)
-        self._adopter = Adopter(store, new_id)
+        self._adopter = Adopter(store, new_id, made_here)
         self.head = HeadClock()
         self._executor = Executor(
             store=store, scheduler=scheduler, providers=providers, prover=prover, workers=workers, clock=clock,
@@ -295,6 +296,7 @@ class Reconciler:
             bound = {r.job_id: r.nodes for r in slurm.reservations if r.job_id}
             for job_id in bound:
                 self._memory.bound_since.setdefault(job_id, now)
+        strangers = self._adopter.strangers(clouds, claims)
         snapshot = Snapshot(
             now=now,
             cluster=self._cluster,
@@ -318,7 +320,8 @@ class Reconciler:
             gone=self._store.gone(now - HOUR_S),
             history=self._past.history(),
             keep_cost=self.rules.tuning.keep_node_cost,
-            unknown=self._adopter.unknown(clouds, claims),
+            unknown=strangers.unknown,
+            foreign=strangers.foreign,
             doubt=self._store.meta(DOUBT),
         )
         self.head.forget({claim.id for claim in claims}, now)

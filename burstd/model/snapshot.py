@@ -191,7 +191,9 @@ class Snapshot:
     gone: tuple[Gone, ...] = ()
     """Claims that ended within the last hour."""
     unknown: frozenset[tuple[str, str]] = frozenset()
-    """Provider and id of instances with our tag whose claim was never on this record (see core/adopt.py)."""
+    """Provider and id of instances that burstd has launched and that were never on this record (see core/adopt.py)."""
+    foreign: frozenset[str] = frozenset()
+    """Ids of claims, or batches, in tags with our cluster's name that burstd never gave; empty for none in the tag."""
     doubt: str = ""
     """Why the record may be older than the world: machines are adopted, nothing else is done; empty: it is not."""
     history: History = field(default_factory=History)

@@ -158,6 +158,7 @@ class Bench:
             scheduler=CommandScheduler(Commands(self.meter)), providers={"fast": Cloud("fast", cluster.pools)},
             prover=Machines(), workers=self.workers, clock=clock, user_data=lambda _pool, _provider: "#cloud-config\n",
             new_id=lambda: f"c{next(number)}",
+            made_here=lambda _: True,
         )  # fmt: skip
 
     def loop(self) -> Sample:

@@ -258,6 +258,7 @@ class Whole:
             scheduler=self.simulated, providers={provider.name: provider}, prover=self.simulated, workers=self.workers,
             clock=self.simulated.clock, user_data=lambda _pool, _provider: "#cloud-config\n",
             new_id=lambda: f"c{next(number):06}",
+            made_here=lambda _: True,
         )  # fmt: skip
 
     def until(self, what: str, condition: Callable[[], bool], limit_s: float = 600.0) -> None:

@@ -194,6 +194,7 @@ class World:
             clock=self.clock,
             user_data=self._user_data,
             new_id=self._new_id,
+            made_here=self.made_here,
             stage=self._stage,
         )
         self.due = self.clock.now()
@@ -206,6 +207,10 @@ class World:
     def _new_id(self) -> str:
         self._claims_made += 1
         return f"claim-{self._claims_made:04}"
+
+    def made_here(self, claim_id: str) -> bool:
+        """Every id is, but those of somebody else."""
+        return bool(claim_id) and not claim_id.startswith("foreign-")
 
     def obey(self, policies: Sequence[Policy]) -> None:
         """Other policies, from the next loop on."""

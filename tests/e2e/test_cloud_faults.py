@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from burstd.daemon.claim_ids import ClaimIds
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.shape import Gres, Shape
 from providers.sandbox.faults import Fault, Kind
@@ -179,7 +180,9 @@ def test_a_machine_of_ours_without_a_claim_goes_and_a_neighbours_stays(site: Sit
         body = {"token": token, "name": token, "zone": "south", "type": "t.kept", "image": "node", "tags": tags}
         return str(ask_cloud(site, "POST", "/instances", json=body).json()["id"])
 
-    orphan = made("orphan", {"burstd-cluster": "lab", "burstd-claim": "nobody-knows"})
+    given = ClaimIds(site.cluster.sh("cat /var/lib/burstd/ssh_key").encode()).new()
+    orphan = made("orphan", {"burstd-cluster": "lab", "burstd-claim": given})
+    forged = made("forged", {"burstd-cluster": "lab", "burstd-claim": "nobody-knows", "burstd-slot": "kept1"})
     neighbour = made("neighbour", {"burstd-cluster": "other", "burstd-claim": "theirs"})
     begun = next(i.created for i in site.cloud.instances() if i.id == orphan)
     site.wait(lambda: orphan not in site.instances(), 30, "the orphan is removed")
@@ -188,9 +191,12 @@ def test_a_machine_of_ours_without_a_claim_goes_and_a_neighbours_stays(site: Sit
     ended = site.cluster.sh(f"date -d '{event['time']}' +%s.%N")
     assert float(ended) - begun >= GRACE_S, "not before the grace period is over"
     assert neighbour in site.instances()
+    assert forged in site.instances()
+    assert any(f"burstd did not launch ({forged})" in alarm for alarm in site.ask("status")["alarms"])
     theirs = [p for p in parts(site) if p.tags.get("burstd-cluster") == "other"]
     assert {p.attached_to for p in theirs} == {neighbour}
-    ask_cloud(site, "DELETE", f"/instances/{neighbour}")
+    for one in (neighbour, forged):
+        ask_cloud(site, "DELETE", f"/instances/{one}")
 
 
 def test_a_machine_that_never_answers_is_replaced(site: Site, slow: Slow) -> None:

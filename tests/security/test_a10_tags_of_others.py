@@ -1,0 +1,44 @@
+"""Machines that somebody else has given our tags: burstd neither takes them in nor ends them, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from burstd.daemon.claim_ids import ClaimIds
+from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT
+from burstd.model.provider import LaunchRequest
+from burstd.sim.job import JobSpec
+from tests.crash.world import World
+from tests.faults.test_b12_clouds import sim, until
+
+pytestmark = pytest.mark.crash
+
+
+def test_an_id_bears_a_mark_that_takes_the_key() -> None:
+    ours, others = ClaimIds(b"a key"), ClaimIds(b"another key")
+    made = ours.new()
+    assert ours.made_here(made)
+    assert made.isascii()
+    assert len(made) <= 40, "it is a part of host names, labels and tokens"
+    for said in (others.new(), made[:-1], made + "0", made.upper(), "0" + made, "", "nobody-knows", "\u0661" * 29):
+        assert not ours.made_here(said)
+
+
+@pytest.mark.parametrize("claim", ["foreign-1", ""])
+def test_a_machine_with_our_tags_that_burstd_never_launched(claim: str, tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="sim")
+    job = w.slurm.submit(JobSpec(run_s=20))
+    until(w, lambda: bool(w.living()), 60)
+    cloud = sim(w).cloud
+    own = cloud.instances[w.living()[0].id]
+    tags = {TAG_CLUSTER: own.cluster, TAG_CLAIM: claim, TAG_SLOT: "c3", TAG_POOL: "cpu"}
+    forged = cloud.launch(LaunchRequest(claim, "n", cloud.stocks[0].offer, "", "", tags))
+    things = {one.id for one in cloud.things.values() if one.attached_to == forged.id}
+    w.run(400)
+    assert not w.claims(), "it was not taken in, and what was for the job is gone"
+    assert [one.id for one in w.living()] == [forged.id]
+    assert f"burstd did not launch ({forged.id})" in w.alarm
+    assert things <= cloud.things.keys()
+    assert w.states(job)[-1].value == "COMPLETED"
