@@ -28,7 +28,7 @@ from burstd.daemon.observer import Pace
 from burstd.daemon.office import DaemonOffice
 from burstd.daemon.policy_desk import PolicyDesk
 from burstd.daemon.provider_checks import ProviderChecks
-from burstd.daemon.ready import Ready, rules
+from burstd.daemon.ready import Ready, refuse_without_staging, rules
 from burstd.daemon.reconciler import Reconciler
 from burstd.daemon.record_mark import RecordMark
 from burstd.daemon.route_desk import RouteDesk
@@ -69,13 +69,17 @@ def run(ready: Ready) -> None:
 
 
 def assemble(ready: Ready, stack: ExitStack) -> Parts:
-    """All parts of the daemon but its control interface and its loop; nothing is asked of Slurm or a cloud yet."""
+    """All parts of the daemon but its control interface and its loop; nothing is asked of Slurm or a cloud yet.
+
+    Raises BurstdError where it cannot start.
+    """
     settings = ready.settings
     lock = sockets.single_instance(settings.daemon.state_dir)
     stack.callback(lock.release)
     clock = SteadyClock()
     store = Store.open(settings.database, clock)
     stack.callback(store.close)
+    refuse_without_staging(settings, store)
     mark = RecordMark(settings.daemon.state_dir / "record.mark", store)
     set_clock(clock, store)
     if doubt := mark.compare():

@@ -14,7 +14,7 @@ from burstd.core.listing import some
 from burstd.daemon import logs
 from burstd.daemon.control_office import PolicyState, PolicyStates
 from burstd.daemon.guard import Guarded
-from burstd.daemon.ready import Ready, prepare, rules
+from burstd.daemon.ready import Ready, prepare, refuse_without_staging, rules
 from burstd.daemon.reconciler import Reconciler
 from burstd.model.command import CommandResult
 from burstd.model.errors import PolicyBroken
@@ -66,10 +66,11 @@ class PolicyDesk:
         current, *_ = self._force
         try:
             fresh = prepare(current.path)
+            refuse_without_staging(fresh.settings, self._store)
             settings = until_restart(current.settings, fresh.settings)
             taken = Ready(fresh.path, settings, fresh.resolved, pools(settings, expand), fresh.plugins)
             self._reconciler.reload(rules(taken))
-        except SettingsError as error:
+        except (SettingsError, StoreError) as error:
             log.error("settings not taken, the old ones stay in force", error=str(error))
             return CommandResult(str(error), done=False, changed=False)
         self._taken(settings)

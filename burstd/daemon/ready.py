@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from burstd.core.listing import some
 from burstd.daemon.decisions import Rules
 from burstd.daemon.guard import Guarded
 from burstd.model.offer import Pool
-from burstd.settings import Plugins, Resolved, Settings, load, make_policies, pools, resolve
+from burstd.settings import Fault, Plugins, Resolved, Settings, SettingsError, load, make_policies, pools, resolve
 from burstd.slurm.hostlist import expand
+from burstd.store import Store
 
 AT_START = 10.0
 """How much longer policies may take to be loaded at the start: the disk is cold, and nobody is there to try again."""
@@ -43,3 +45,17 @@ def rules(ready: Ready) -> Rules:
         Guarded(m.policy, timeout_s, m.chosen.home, name=m.chosen.name, hard=m.hard, last=m.last) for m in made
     )
     return Rules(ready.pools, policies, ready.settings.tuning)
+
+
+def refuse_without_staging(settings: Settings, store: Store) -> None:
+    """Raises SettingsError where [staging] is gone while jobs have data: nobody would keep the nodes that hold it.
+
+    Raises StoreError.
+    """
+    jobs = [] if settings.staging.on else [row.job_id for row in store.stagings()]
+    if jobs:
+        text = (
+            f"it is gone while {len(jobs)} job(s) have data on record (jobs {some(jobs)}): put it back, and remove it "
+            "when 'burstctl stage status' shows none; 'burstctl stage discard JOB' gives the output of one up"
+        )
+        raise SettingsError(settings.source, [Fault(("staging",), text)])
