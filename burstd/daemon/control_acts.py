@@ -43,9 +43,9 @@ class Wish(BaseModel):
 class PinWish(Wish):
     """``burstctl scale``; ``for_s`` None: until taken back."""
 
-    nodes: int = Field(ge=0)
+    nodes: int = Field(ge=0, le=1_000_000)
     kind: Literal["exact", "floor", "ceiling"] = "exact"
-    for_s: float | None = Field(default=None, gt=0, le=TEN_YEARS_S)
+    for_s: float | None = Field(default=None, gt=0, le=TEN_YEARS_S, allow_inf_nan=False)
 
 
 class NodesWish(Wish):

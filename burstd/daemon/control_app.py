@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import defaultdict
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -32,6 +33,10 @@ AT_ONCE = 2
 MOST_BODY = 1 << 20
 """Bytes; a body is read before it is known who sent it, and anyone may connect."""
 
+_SHOWN = 200
+
+log = structlog.get_logger(__name__)
+
 
 def make_app(office: Office, rights: Rights) -> FastAPI:
     """The application; all state but these two is in the daemon."""
@@ -48,7 +53,6 @@ def make_app(office: Office, rights: Rights) -> FastAPI:
     app.add_exception_handler(BurstdError, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _broken)
     app.add_middleware(Turns)
     app.add_middleware(SmallBodies)
     app.add_middleware(LastAnswers)
@@ -100,7 +104,7 @@ class SmallBodies:
 
 
 class LastAnswers:
-    """Tells who still waits for an answer when the daemon stops that there will be none."""
+    """Tells who still waits for an answer why there is none: the daemon stops, or failed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -122,6 +126,14 @@ class LastAnswers:
                 raise
             text = "burstd is stopping; whether it still did what was asked shows after its next start."
             await _answer(503, text)(scope, receive, send)
+        except Exception as error:
+            uid, asked = scope["state"]["peer"].uid, f"{scope['method']} {scope['path'][:_SHOWN]}"
+            # The caller need not see it. As one of a user's: no user fills the log.
+            log.exception("a request failed unexpectedly", uid=uid, request=asked)
+            if begun:
+                raise
+            text = f"burstd failed to answer ({type(error).__name__}); journalctl -u burstd has the details."
+            await _answer(500, text)(scope, receive, send)
 
 
 def _answer(status: int, text: str, known: list[str] | None = None) -> JSONResponse:
@@ -149,8 +161,3 @@ async def _http(_: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     return _answer(error.status_code, str(error.detail))
-
-
-async def _broken(_: Request, error: Exception) -> JSONResponse:
-    # The server logs the traceback; the caller need not see it.
-    return _answer(500, f"burstd failed to answer ({type(error).__name__}); journalctl -u burstd has the details.")

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
 from burstd.daemon.control_office import Office
 from burstd.daemon.control_rights import Caller, Rights
+from burstd.model.bounds import LAST_S
 from burstd.model.plan import Plan
 from burstd.model.snapshot import Snapshot
+
+Time = Annotated[float, Query(ge=0, le=LAST_S, allow_inf_nan=False)]
+"""Seconds since 1970, in a question."""
 
 
 class Denied(Exception):

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from burstd.core.job_row import asks
-from burstd.daemon.control_desk import Daemon, Denied, You, looked
+from burstd.daemon.control_desk import Daemon, Denied, Time, You, looked
 from burstd.daemon.control_office import NoAnswer, Office, Records
 from burstd.daemon.control_rights import Caller, jobs_seen, whole
 from burstd.daemon.views import BillView, EventsView, EventView, NodeDetailView, NodesView, StatusView, when
@@ -30,6 +30,7 @@ from burstd.store.money import Group
 MOST = 10_000
 WHAT_IF_TIMEOUT_S = 10.0
 """How long explain waits for the deciding thread to say what would start the job."""
+_LAST_SEQ = (1 << 63) - 1
 _CLAIMS_OF_A_NODE = 20
 """How many of the last claims of a node its events are shown of."""
 
@@ -135,8 +136,8 @@ def get_events(
     you: You,
     office: Daemon,
     *,
-    after: Annotated[int, Query(ge=0)] = 0,
-    since: float = 0.0,
+    after: Annotated[int, Query(ge=0, le=_LAST_SEQ)] = 0,
+    since: Time = 0.0,
     job: str = "",
     node: str = "",
     claim: str = "",
@@ -187,7 +188,7 @@ def _told(event: Event, you: Caller) -> bool:
 
 @router.get("/bill")
 def get_bill(
-    you: You, office: Daemon, since: float | None = None, until: float | None = None, group: Group = "user"
+    you: You, office: Daemon, since: Time | None = None, until: Time | None = None, group: Group = "user"
 ) -> BillView:
     """What machines cost, by user, account, job, pool, provider or claim; default: since the first of the month (UTC).
 

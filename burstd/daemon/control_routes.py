@@ -80,7 +80,7 @@ def post_route(job_id: str, wish: RouteWish, you: You, office: Daemon) -> RouteV
 
 
 @router.delete("/jobs/{job_id}/routes")
-def delete_routes(job_id: str, you: You, office: Daemon, port: Annotated[int, Query(ge=0)] = 0) -> DoneView:
+def delete_routes(job_id: str, you: You, office: Daemon, port: Annotated[int, Query(ge=0, le=65535)] = 0) -> DoneView:
     """Closes that of one port, or all of the job's."""
     rows = owned(job_id, you, office)
     ids = {row.id for row in rows}

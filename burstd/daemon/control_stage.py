@@ -23,6 +23,7 @@ from burstd.daemon.views_stage import (
     store_view,
     users_view,
 )
+from burstd.model.bounds import LAST_S
 from burstd.model.command import DiscardOutput, Evict, RetryStage
 from burstd.model.data import StageState, Staging
 from burstd.store import stage_subject
@@ -153,6 +154,8 @@ def _cursor(text: str) -> tuple[float, str] | None:
         return None
     created, _, job_id = text.partition("_")
     try:
-        return float(created), job_id
+        if 0 <= (at := float(created)) <= LAST_S:
+            return at, job_id
     except ValueError:
-        raise Denied(422, f"before: {text!r} was not given by a page before.") from None
+        pass
+    raise Denied(422, f"before: {text[:40]!r} was not given by a page before.")

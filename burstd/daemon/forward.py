@@ -221,11 +221,11 @@ def _read(connection: socket.socket) -> _Wish:
         line += piece
     try:
         said = json.loads(line)
-        wish = _Wish(str(said["job"]), int(said.get("port", 0)), str(said.get("node", "")), said.get("hold") is True)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        wish = _Wish(str(said["job"]), said.get("port", 0), str(said.get("node", "")), said.get("hold") is True)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Denied(422, "burstd does not understand this burstctl: are both of one version?") from None
     if not wish.job:
         raise Denied(422, "No job was named.")
-    if not wish.hold and not 0 < wish.port < 65536:
-        raise Denied(422, f"{wish.port} is no port: they are 1 to 65535.")
+    if type(wish.port) is not int or not (wish.hold or 0 < wish.port < 65536):
+        raise Denied(422, f"{str(wish.port)[:20]} is no port: they are 1 to 65535.")
     return wish

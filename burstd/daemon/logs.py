@@ -53,7 +53,7 @@ def set_up(
     ]
     if not journal:  # which stamps each line itself
         shared.append(structlog.processors.TimeStamper(fmt="iso", utc=True))
-    ends: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    ends: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, Tracebacks()]
     if style == "json":
         ends += [structlog.processors.dict_tracebacks, redact, structlog.processors.JSONRenderer(default=str)]
     else:
@@ -147,6 +147,43 @@ class Sparing:
         if count >= MOST:
             raise structlog.DropEvent
         return event
+
+
+class Tracebacks:
+    """Leaves one traceback of each kind of error (its type, and where it was raised) in EVERY_S; others are a line."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._shown: dict[tuple[str, str, int], float] = {}
+        """When each was shown last."""
+
+    def __call__(self, _: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """As a processor of structlog, before what writes ``exc_info`` out."""
+        error = event.get("exc_info")
+        error = sys.exc_info()[1] if error is True else error[1] if isinstance(error, tuple) else error
+        if not isinstance(error, BaseException):
+            return event
+        kind, now = (type(error).__name__, *_raised_at(error)), self._clock()
+        with self._lock:
+            shown = self._shown.get(kind)
+            if shown is None or now - shown >= EVERY_S:
+                self._shown.pop(kind, None)
+                self._shown[kind] = now
+                if len(self._shown) > _KNOWN:
+                    del self._shown[next(iter(self._shown))]
+                return event
+        del event["exc_info"]
+        event.setdefault("error", f"{type(error).__name__}: {error}")
+        return event
+
+
+def _raised_at(error: BaseException) -> tuple[str, int]:
+    """File and line."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return ("", 0) if at is None else (at.tb_frame.f_code.co_filename, at.tb_lineno)
 
 
 class _Lines:

@@ -1,0 +1,151 @@
+"""Numbers that are none, or beyond all that is counted, are the caller's mistake: a no of one line, no traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import structlog
+from fastapi import FastAPI
+
+from burstd.daemon.control_app import make_app
+from burstd.daemon.control_desk import Denied
+from burstd.daemon.control_rights import Rights
+from burstd.daemon.forward import _read
+from burstd.daemon.logs import EVERY_S, MOST, Tracebacks, set_up
+from tests.control.client import Client
+from tests.control.office import FakeOffice, record_of_the_world, serving
+from tests.control.world import JOBS
+
+ODD = ("nan", "inf", "-inf", "1e300", str(10**20), "-1", "1" * 5000)
+ODD_JSON = ("NaN", "Infinity", "-Infinity", "1e300", str(10**20), "-1", "1" * 5000)
+ODD_TEXT = ("nan_1", "1e300_1", "-1_1", "1" * 5000, "%00", "%ed%a0%80", "%1b%5b31m", "..%2f..", "[1-99999999]")
+PATHS = {"pool": "gpu", "job_id": JOBS[0].id, "name": "sandbox", "what": "record"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/pools/{pool}/pin": {"nodes": 1, "kind": "exact", "for_s": 60.0},
+    "/v1/jobs/{job_id}/routes": {"port": 8888, "node": ""},
+    "/v1/nodes/hold": {"nodes": ["gpu1"], "reason": "x"},
+    "/v1/nodes/release": {"nodes": ["gpu1"], "reason": "x"},
+    "/v1/hold": {"reason": "x"},
+    "/v1/stage/evict": {"kind": "dataset", "name": "x"},
+}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Client, FakeOffice]]:
+    with record_of_the_world() as record, serving(record) as (office, path), Client(path) as client:
+        yield client, office
+
+
+def numeric(schema: dict[str, Any]) -> bool:
+    return any(one.get("type") in ("number", "integer") for one in (schema, *schema.get("anyOf", ())))
+
+
+def operations(app: FastAPI) -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """Method, path, description and the body's properties of every route."""
+    said = app.openapi()
+    for path, methods in said["paths"].items():
+        for method, about in methods.items():
+            body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            name = body.get("$ref", "").rpartition("/")[2]
+            yield method.upper(), path, about, said["components"]["schemas"][name]["properties"] if name else {}
+
+
+def raw(client: Client, method: str, path: str, text: str | None = None) -> int:
+    client._http.request(method, path, text, {"content-type": "application/json"} if text else {})
+    answer = client._http.getresponse()
+    answer.read()
+    return answer.status
+
+
+def test_every_parameter_of_every_route(served: tuple[Client, FakeOffice]) -> None:
+    client, office = served
+    tried, wrong = set(), []
+
+    def note(status: int, numbers: bool, *what: str) -> None:
+        tried.add(what[:3])
+        if status >= 500 or (numbers and status < 400):
+            wrong.append((status, *what))
+
+    for method, path, about, fields in operations(make_app(office, Rights(""))):
+        good = path.format(**PATHS)
+        assert not fields or path in BODIES, f"write down a body for {path}"
+        body = BODIES[path] if fields else None
+        text = None if body is None else json.dumps(body)
+        for parameter in about.get("parameters", ()):
+            name, numbers = parameter["name"], numeric(parameter["schema"])
+            for odd in ODD if numbers else ODD_TEXT:
+                if parameter["in"] == "path":
+                    odd_path = path.format(**{**PATHS, name: odd})
+                    note(raw(client, method, odd_path, text), numbers, method, path, name, odd[:30])
+                elif name in ("after", "since", "limit") and path == "/v1/events":
+                    whole = f"{good}?job={quote(JOBS[0].id)}&{name}={odd}"
+                    note(raw(client, method, whole, text), numbers, method, path, name, odd[:30])
+                else:
+                    note(raw(client, method, f"{good}?all=1&{name}={odd}", text), numbers, method, path, name, odd[:30])
+        for name, schema in fields.items():
+            odds = ODD_JSON if numeric(schema) else ('"\\ud800"', '["\\ud800", "[1-99999999]"]', '"\\u0000"')
+            for odd in odds:
+                sent = json.dumps({**(body or {}), name: 13579}).replace("13579", odd)
+                note(raw(client, method, good, sent), numeric(schema), method, path, name, odd[:30])
+    assert not wrong
+    assert {
+        ("GET", "/v1/bill", "since"),
+        ("GET", "/v1/events", "after"),
+        ("PUT", "/v1/pools/{pool}/pin", "for_s"),
+    } <= tried
+
+
+@pytest.mark.parametrize("line", [f'"port": {odd}' for odd in ODD_JSON] + ['"port": "8888"', "[" * 4000])
+def test_the_socket_for_ports(line: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(f'{{"job": "1", {line}}}\n'.encode())
+        ours.settimeout(5)
+        with pytest.raises(Denied) as caught:
+            _read(ours)
+    assert caught.value.status == 422
+    assert len(caught.value.text) < 200
+
+
+def test_one_traceback_of_a_kind(served: tuple[Client, FakeOffice]) -> None:
+    client, office = served
+    root = logging.getLogger()
+    handlers, level, before = root.handlers[:], root.level, structlog.get_config()
+    out = io.StringIO()
+
+    def broken(_: object) -> Any:
+        raise ZeroDivisionError
+
+    try:
+        set_up(stream=out, environ={})
+        office.answer = broken
+        for _ in range(3 * MOST):
+            assert client.ask("POST", "/v1/reload")[0] == 500
+    finally:
+        office.reset()
+        structlog.configure(**before)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    text = out.getvalue()
+    assert text.count("Traceback (most recent call last)") == 1
+    assert text.count("a request failed unexpectedly") == MOST
+    assert "request='POST /v1/reload'" in text
+
+
+def test_another_traceback_after_a_while() -> None:
+    now = 0.0
+    processor = Tracebacks(lambda: now)
+
+    def said(kind: type[Exception]) -> bool:
+        return "exc_info" in processor(None, "", {"event": "x", "exc_info": kind("x")})
+
+    assert [said(KeyError), said(KeyError), said(ValueError)] == [True, False, True]
+    now = EVERY_S
+    assert said(KeyError)
