@@ -11,7 +11,8 @@ import queue
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from burstd.data.collect import collect
 from burstd.data.place import Placing, clear, folder_made
@@ -27,7 +28,9 @@ _BEAT_S = 5.0
 class Conversation:
     """What is said to whoever runs the agent, and asked. For several threads at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Callable[[], None]) -> None:
+        """``leave`` is called before the process ends where nobody is there any more to be answered."""
+        self._leave = leave
         self._writing = threading.Lock()
         self._asking = threading.Lock()
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -54,7 +57,7 @@ class Conversation:
                 while line:
                     line = line[os.write(1, line) :]
             except OSError:
-                os._exit(2)
+                self._exit()
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Asks, and waits for the answer."""
@@ -81,15 +84,18 @@ class Conversation:
         for line in sys.stdin:
             self._answers.put(line)
         if not self._over.is_set():
-            # The child sees the end of its line, and ends too.
-            os._exit(2)
+            self._exit()
+
+    def _exit(self) -> NoReturn:
+        self._leave()
+        os._exit(2)
 
 
 def main() -> int:
     """The program: does one request. Returns the exit status: 0 where it was done, 1 where the answer is an error."""
     os.umask(0o077)
     user = UserSide(WORKS)
-    talk = Conversation()
+    talk = Conversation(user.kill)
     answer: Message
     try:
         # Not before: the child is to have nothing of the request in its memory.

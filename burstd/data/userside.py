@@ -14,15 +14,22 @@ import json
 import mmap
 import os
 import resource
+import select
+import signal
 import socket
-import threading
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from burstd.model.stager import OBJECT_BYTES
 
 SLOTS = 6
 _PACKET = 1 << 20
+_NUDGE = {"nudge": True}
+QUIET_S = 60.0
+"""A child that stands still for so long gets SIGCONT, once; after as long again it is killed."""
+LOOK_S = 1.0
 Message = dict[str, Any]
 
 
@@ -90,16 +97,70 @@ class Line:
         socket.send_fds(self._end, [json.dumps(message).encode()], descriptors)
 
     def receive(self) -> tuple[Message, list[int]]:
-        """The next packet. Raises EOFError when the other half is gone."""
-        data, descriptors, _, _ = socket.recv_fds(self._end, _PACKET, 4)
-        if not data:
-            raise EOFError
-        message: Message = json.loads(data)
-        return message, descriptors
+        """The next packet; nudges are passed over. Raises EOFError when the other half is gone."""
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self._end, _PACKET, 4)
+            if not data:
+                raise EOFError
+            message: Message = json.loads(data)
+            if message != _NUDGE:
+                return message, descriptors
+
+    def readable(self, seconds: float) -> bool:
+        """Whether by then there is a packet to receive, or the end."""
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def nudge(self) -> None:
+        """Wakes the other half if it waits in ``receive``, which the kernel's counters show; never waits."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            self._end.send(json.dumps(_NUDGE).encode(), socket.MSG_DONTWAIT)
 
     def close(self) -> None:
         """The other half sees the end."""
         self._end.close()
+
+
+class _Watch:
+    """Whether the child moves. Its user can stop it, or have it read from a file system that never answers."""
+
+    def __init__(self, pid: int, line: Line) -> None:
+        self._pid = pid
+        self._line = line
+        self._looked = 0.0
+        self._counters: list[str] = []
+        self._stood = self._stopped = 0.0
+        """Seconds it has not moved since it last did, and seconds it was found stopped in all its life: who stops it
+        again and again cannot have it go on for ever by single steps."""
+        self._continued = False
+
+    def still(self) -> bool:
+        """Looks once every LOOK_S: whether it has stood still for 2 * QUIET_S. After the first half it gets SIGCONT."""
+        if time.monotonic() - self._looked < LOOK_S:
+            return False
+        self._looked = time.monotonic()
+        before = self._counters
+        state, *self._counters = _counters(self._pid)
+        if state in "Tt":
+            self._stopped += LOOK_S
+        elif self._counters != before:
+            self._stood = 0.0
+        else:
+            self._stood += LOOK_S
+            self._line.nudge()
+        if self._stood + self._stopped >= QUIET_S and not self._continued:
+            self._continued = True
+            os.kill(self._pid, signal.SIGCONT)
+        return self._stood + self._stopped >= 2 * QUIET_S
+
+
+def _counters(pid: int) -> list[str]:
+    """State of a process; and what grows when it runs or wakes: ticks of the processor, and switches to others."""
+    # After the name of the program, which may hold anything.
+    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
+    status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    return [stat[0], *stat[11:13], *(line for line in status if "ctxt_switches" in line)]
 
 
 Work = Callable[[Line, Slots, Message, list[int]], Message]
@@ -119,7 +180,7 @@ class UserSide:
             _serve(Line(its), self.slots, works)
         its.close()
         self.line = Line(mine)
-        self._closed = threading.Lock()
+        self._watch = _Watch(self._pid, self.line)
 
     def become(self, uid: int, gid: int, groups: list[int]) -> None:
         """The child gives up root's rights, where it has them, for the user's, for ever. Raises AgentFault."""
@@ -131,10 +192,16 @@ class UserSide:
         *descriptors: int,
         said: Callable[[Message], None] | None = None,
     ) -> Any:
-        """Has the child do one thing; ``said`` is called with what it says before it is done. Raises AgentFault."""
+        """Has the child do one thing; ``said`` is called with what it says before it is done.
+
+        Raises AgentFault, also where the child stands still for long: it is killed then.
+        """
         try:
             self.line.send(request, *descriptors)
             while True:
+                while not self.line.readable(LOOK_S):
+                    self._look()
+                self._look()
                 message, _ = self.line.receive()
                 if "ok" in message:
                     return message["ok"]
@@ -145,13 +212,28 @@ class UserSide:
         except (EOFError, ConnectionError):
             raise AgentFault("agent", "the process with the user's rights is gone: out of memory, or killed") from None
 
+    def _look(self) -> None:
+        if self._watch.still():
+            self.kill()
+            raise AgentFault(
+                "agent",
+                f"the process with the user's rights stood still for {2 * QUIET_S:.0f} s and was killed: a process of "
+                "the user's on the node stops it, or a file system there does not answer; look there with ps and dmesg",
+            )
+
+    def kill(self) -> None:
+        """At once, for any thread. A root without CAP_KILL cannot: the child is to see the end of its line."""
+        if self._pid:
+            with contextlib.suppress(PermissionError):
+                os.kill(self._pid, signal.SIGKILL)
+
     def close(self) -> None:
-        """Ends the child."""
-        with self._closed:
-            if self._pid:
-                self.line.close()
-                os.waitpid(self._pid, 0)
-                self._pid = 0
+        """Ends the child. It may be stopped, and would not see the end of its line."""
+        if self._pid:
+            self.line.close()
+            self.kill()
+            os.waitpid(self._pid, 0)
+            self._pid = 0
 
 
 def _serve(line: Line, slots: Slots, works: Mapping[str, Work]) -> None:

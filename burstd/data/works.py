@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -83,8 +82,11 @@ def _remove(folder: int, name: str) -> None:
     if not stat.S_ISDIR(about.st_mode):
         os.unlink(name, dir_fd=folder)
         return
-    path = f"/proc/{os.getpid()}/fd/{folder}/{name}"
-    subprocess.run(["chmod", "-R", "u+rwX", "--", path], check=False, stdin=subprocess.DEVNULL)
+    os.chmod(name, 0o700, dir_fd=folder)
+    for _, directories, _, above in os.fwalk(name, dir_fd=folder):
+        for each in directories:
+            if stat.S_ISDIR(os.stat(each, dir_fd=above, follow_symlinks=False).st_mode):
+                os.chmod(each, 0o700, dir_fd=above)
     shutil.rmtree(name, dir_fd=folder)
 
 
