@@ -92,8 +92,8 @@ class _Priced:
     """In the currency of the budgets; offers without a rate are not in it."""
 
     def charges(self, amount: Decimal) -> dict[Key, Decimal]:
-        """What each budget pays where one machine costs so much."""
-        return {key: amount * self.want.nodes / parts for key, parts in self.keys.items()}
+        """What each budget must have where one machine costs so much: all, also where others share it."""
+        return dict.fromkeys(self.keys, amount * self.want.nodes)
 
     def least(self) -> dict[Key, Decimal]:
         """The same by the cheapest offer."""
@@ -107,6 +107,11 @@ class Budget:
     settings: Settings
     name: str = "budget"
     hard: bool = True
+
+    @property
+    def payers(self) -> Mapping[str, frozenset[str]]:
+        """A machine of several would be paid by all of them, however much longer the job of one is."""
+        return {"account": frozenset(self.settings.projects), "user": frozenset(self.settings.users)}
 
     def evaluate(self, snapshot: Snapshot, target: Target) -> Target:
         """Takes away what does not fit into what is left, from the last want on; the rest bears what is reserved."""

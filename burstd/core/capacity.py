@@ -74,6 +74,8 @@ class Bin:
     """Its place in the row."""
     order: int = 0
     """Of a new one the place in the queue of the first job that was placed on it."""
+    payer: tuple[str, ...] = ()
+    """Of a new one whose jobs alone may share it; empty: anybody's."""
     words: tuple[str, str] | None = None
     """Verdict and reason for a job that is placed on it alone, once they are known."""
 

@@ -17,6 +17,7 @@ from burstd.core.keeping import KEEP_S, Kept, keep, kept
 from burstd.core.outlook import outlooks
 from burstd.core.pins import pin
 from burstd.core.placement import PlacementMemory, place
+from burstd.core.request import payers_of
 from burstd.core.tidy import asked_by_slurm
 from burstd.model.outlook import Outlooks
 from burstd.model.policy import Policy, PolicyFailed, Release, Remark, Target, Want, all_dropped
@@ -52,7 +53,8 @@ def make_target(
     if not isinstance(snapshot.outlook, Outlooks):
         snapshot = replace(snapshot, outlook=outlooks(snapshot))
     memory = memory or Memory()
-    target = place(snapshot, demand(snapshot, memory.demand), spot_interruptions, memory.placement)
+    payers = payers_of(getattr(policy, "payers", {}) for policy in policies)
+    target = place(snapshot, demand(snapshot, memory.demand, payers), spot_interruptions, memory.placement)
     if not isinstance(snapshot.slurm, SlurmView):
         return target
     policies = sorted(policies, key=lambda policy: getattr(policy, "last", 0))

@@ -11,7 +11,7 @@ from operator import is_
 from burstd.core.inputs import STAGING, Inputs, data_of
 from burstd.core.queue import Queue
 from burstd.core.reasons import Reason, meaning
-from burstd.core.request import Request, Requests
+from burstd.core.request import Payers, Request, Requests
 from burstd.core.retry import begins_anew
 from burstd.model.job import Job, JobState
 from burstd.model.policy import Remark
@@ -125,12 +125,12 @@ class DemandMemory:
     """What need not be found out again of jobs that are the very same as at the last look."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.forget(())
 
-    def forget(self) -> None:
+    def forget(self, payers: Payers) -> None:
         """Begins anew."""
         self.queue = Queue[Ask | _Out]()
-        self.requests = Requests()
+        self.requests = Requests(payers)
         self.unsettled: dict[int, Ask] = {}
         """By the job's identity, the asks of the last look that were none of its notes."""
         self.settled: Demand | None = None
@@ -140,11 +140,11 @@ class DemandMemory:
         """The partitions for which they hold."""
 
 
-def demand(snapshot: Snapshot, memory: DemandMemory | None = None) -> Demand:
-    """Reads the queue. Empty where Slurm could not be read."""
+def demand(snapshot: Snapshot, memory: DemandMemory | None = None, payers: Payers = ()) -> Demand:
+    """Reads the queue. Empty where Slurm could not be read. Jobs of different ``payers`` share no new machine."""
     if not isinstance(snapshot.slurm, SlurmView):
         return Demand((), ())
-    return _Look(snapshot, snapshot.slurm, memory or DemandMemory()).run()
+    return _Look(snapshot, snapshot.slurm, memory or DemandMemory()).run(payers)
 
 
 class _Look:
@@ -164,10 +164,11 @@ class _Look:
         self._running: Counter[str] | None = None
         self._components: dict[str, tuple[Job, ...]] | None = None
 
-    def run(self) -> Demand:
-        if self._now < self._memory.now or len(self._memory.requests) > _MOST_REQUESTS:
+    def run(self, payers: Payers) -> Demand:
+        requests = self._memory.requests
+        if self._now < self._memory.now or len(requests) > _MOST_REQUESTS or requests.payers != payers:
             # What counted by then need not count now.
-            self._memory.forget()
+            self._memory.forget(payers)
         self._memory.now = self._now
         queue, before = self._memory.queue, self._memory.unsettled
         same = queue.look(self._slurm.jobs, (self._pools, frozenset(self._data)))

@@ -168,7 +168,7 @@ class Packer:
             chosen = cheapest(routes, left)
             pattern.choices.append((left - pattern.shift, routes, chosen))
         found = self.new_bin(chosen, self.take_slot(chosen, pattern))
-        found.order = order
+        found.order, found.payer = order, pattern.request.payer
         self.later.add(found)
         return found
 

@@ -111,7 +111,9 @@ class Pattern:
         return self.request.allows(name)
 
     def usable(self, found: Bin) -> bool:
-        """True where partition, features and name are right for a job of one node."""
+        """True where partition, features, name and who pays are right for a job of one node."""
+        if found.payer and found.payer != self.request.payer:
+            return False
         known = self._usable.get(found.site)
         if known is None:
             holds = self.need.constraint.of_one_node

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from burstd.model.errors import PolicyBroken
@@ -47,11 +48,13 @@ class Guarded:
         name: str,
         hard: bool = False,
         last: int = 0,
+        payers: Mapping[str, frozenset[str]] = MappingProxyType({}),
     ) -> None:
-        """``name``, ``hard`` and ``last`` are as they were when it was made: a policy may have them worked out."""
+        """``name``, ``hard``, ``last`` and ``payers`` are as they were when it was made: it may work them out."""
         self.name = name
         self.hard = hard
         self.last = last
+        self.payers = payers
         self.asked = Asked()
         """Replaced as a whole, so that any thread may read it."""
         self._policy = policy
@@ -62,7 +65,8 @@ class Guarded:
     def twin(self) -> Guarded:
         """The same policy with a memory of its own: what comes of trials is not held against it."""
         made = Guarded(
-            self._policy, self._timeout_s, self._home, name=self.name, hard=self.hard, last=self.last
+            self._policy, self._timeout_s, self._home,
+            name=self.name, hard=self.hard, last=self.last, payers=self.payers,
         )  # fmt: skip
         made.asked, made._rests_until = self.asked, self._rests_until
         return made

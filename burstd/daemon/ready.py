@@ -42,7 +42,8 @@ def rules(ready: Ready) -> Rules:
     made = make_policies(ready.settings, ready.resolved, ready.plugins)
     timeout_s = ready.settings.policies.timeout_s
     policies = tuple(
-        Guarded(m.policy, timeout_s, m.chosen.home, name=m.chosen.name, hard=m.hard, last=m.last) for m in made
+        Guarded(m.policy, timeout_s, m.chosen.home, name=m.chosen.name, hard=m.hard, last=m.last, payers=m.payers)
+        for m in made
     )
     return Rules(ready.pools, policies, ready.settings.tuning)
 

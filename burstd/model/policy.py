@@ -279,6 +279,9 @@ class Policy(Protocol):
     One that has an attribute ``last`` (a whole number; without it 0) is asked after all those of which it is less,
     wherever the settings name it. Limits have 1 and throttle 2: they count machines, and must not count what another
     policy takes away afterwards, or what they refused for it would never come.
+
+    One that has an attribute ``payers`` (a budget) names who pays apart: under ``user`` and ``account`` the names of
+    users and accounts, ``*`` for all. Jobs that others of them pay are never given a new machine together.
     """
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 from burstd.model.errors import PolicyBroken
@@ -23,6 +24,7 @@ class Made:
     policy: Policy
     hard: bool
     last: int = 0
+    payers: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def make_policies(settings: Settings, resolved: Resolved, plugins: Plugins) -> tuple[Made, ...]:
@@ -66,6 +68,8 @@ def make_policy(chosen: Chosen, timeout_s: float) -> Made:
         last = getattr(policy, "last", 0)
         if type(last) is not int:
             raise PolicyBroken(f"its 'last' must be a whole number, not {last!r}")
-        return Made(chosen, cast("Policy", policy), bool(getattr(policy, "hard", False)), last)
+        given = getattr(policy, "payers", {})
+        payers = {kind: frozenset(given.get(kind, ())) for kind in ("account", "user")}
+        return Made(chosen, cast("Policy", policy), bool(getattr(policy, "hard", False)), last, payers)
 
     return call_foreign(made, timeout_s, chosen.home)

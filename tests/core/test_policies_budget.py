@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from burstd.core.chain import make_target
-from burstd.core.decide import decide
+from burstd.core.decide import Decider, decide
 from burstd.core.tuning import Tuning
 from burstd.model.claim import Cause, Claim
 from burstd.model.claim import ClaimState as S
@@ -140,7 +140,53 @@ def test_a_shared_machine_is_started_for_those_who_can_pay() -> None:
     [want] = found.wants
     assert (want.jobs, want.accounts, want.users) == (("2",), ("belle",), ("bob",))
     assert said(found, "1")[0] == "impossible"
-    assert [w.jobs for w in asked(budget(projects={"*": {"limit": 0.5}}), mine, theirs).wants] == [("1", "2")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "together"),
+    [
+        ({"users": {"*": {"limit": 9}}}, False),
+        ({"projects": {"*": {"limit": 9}}}, False),
+        ({"users": {"bob": {"limit": 9}}}, False),
+        ({"limit": 9}, True),
+        ({"limit": 9, "users": {"eve": {"limit": 9}}}, True),
+    ],
+    ids=["users", "projects", "one of them", "the site pays", "another user"],
+)
+def test_jobs_that_different_budgets_pay_share_no_machine(settings: Mapping[str, Any], *, together: bool) -> None:
+    mine, theirs = atlas("1", exclusive=False), atlas("2", account="belle", user="bob", exclusive=False)
+    found = asked(budget(**settings), mine, theirs, replace(mine, id="3"))
+    assert [w.jobs for w in found.wants] == ([("1", "2", "3")] if together else [("1", "3"), ("2",)])
+
+
+def test_nobody_pays_for_a_longer_job_of_somebody_else() -> None:
+    long = atlas("1", user="bob", exclusive=False, time_limit_s=100 * HOUR)
+    short = atlas("2", exclusive=False, time_limit_s=60.0)
+    policy = budget(users={"*": {"limit": 60}})
+    for queue in ((long,), (long, short), (short, long)):
+        found = asked(policy, *queue)
+        assert [w.jobs for w in found.wants] == [("2",)][: len(queue) - 1]
+        assert said(found, "1")[0] == "impossible"
+    made = [a for a in decide(world(long, short), (policy,), Tuning()).actions if isinstance(a, MakeClaim)]
+    assert [(m.users, m.reserved) for m in made] == [(("ada",), Decimal("0.516667"))]
+
+
+def test_a_policy_that_is_reloaded_with_other_payers_is_heeded_at_once() -> None:
+    decider, snapshot = Decider(), world(atlas("1", exclusive=False), atlas("2", user="bob", exclusive=False))
+    for settings, count in (({"limit": 9}, 1), ({"users": {"*": {"limit": 9}}}, 2), ({"limit": 9}, 1)):
+        assert len(decider.decide(snapshot, (budget(**settings),), Tuning()).target.wants) == count
+
+
+def test_what_slurm_powers_up_for_several_is_paid_only_where_each_could() -> None:
+    jobs = [
+        atlas(number, user=user, state=JobState.CONFIGURING, nodes=1, node_list=("cpu1",), time_limit_s=HOUR)
+        for number, user in (("1", "ada"), ("2", "bob"))
+    ]
+    nodes = (node("cpu1", flags=frozenset({"POWERING_UP", "CLOUD"})),)
+    snapshot = world(*jobs, nodes=nodes)
+    policy = budget(users={"*": {"limit": 1}})
+    assert not asked(policy, *jobs, nodes=nodes).wants
+    assert make_target(snapshot, (budget(users={"*": {"limit": 2}}),)).wants
 
 
 def test_of_jobs_that_share_a_machine_the_longest_waits_first() -> None:
@@ -153,9 +199,7 @@ def test_of_jobs_that_share_a_machine_the_longest_waits_first() -> None:
 def test_a_job_is_not_told_never_because_of_a_longer_one_beside_it() -> None:
     mine, other = atlas("1", exclusive=False), job("2", user="bob", account="belle", time_limit_s=9 * HOUR)
     found = asked(project("1"), mine, other)
-    [want] = found.wants
-    assert (want.jobs, want.reason) == (("2",), "job 2, without others that cannot pay")
-    assert said(found, "1")[0] == "wait"
+    assert [(w.jobs, sum(r.amount for r in w.reserved)) for w in found.wants] == [(("1",), 1), (("2",), 0)]
 
 
 @pytest.mark.parametrize(
@@ -180,9 +224,9 @@ def test_many_users_without_money_cost_few_looks_at_prices(monkeypatch: pytest.M
     big = Shape(64, 1 << 20)
     jobs = [atlas(f"{n}", user=f"u{n % 32}", exclusive=False, time_limit_s=600.0 + n) for n in range(1, 65)]
     policy = budget(users={"*": {"limit": "0.001"}, "u7": {"limit": 9}}, egress_gib=egress_gib)
-    found = asked(policy, *jobs, pools=(pool(slots=1, shape=big),), offers=(offer(shape=big),))
+    found = asked(policy, *jobs, pools=(pool(slots=32, shape=big),), offers=(offer(shape=big),))
     assert [want.jobs for want in found.wants] == [("7", "39")]
-    assert found.wants[0].reason == "jobs 7, 39, without others that cannot pay"
+    assert found.wants[0].reason == "jobs 7, 39"
     # One round for each would reckon 32 times 64.
     assert len(reckoned) < 3 * 64
 

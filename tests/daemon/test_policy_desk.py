@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.daemon.guard import for_trial
 from burstd.daemon.policy_desk import PolicyDesk
 from burstd.daemon.ready import prepare, rules
 from burstd.daemon.reconciler import Reconciler
@@ -302,3 +303,14 @@ def test_of_an_upgraded_package_it_says_that_only_a_restart_takes_it(package: Pa
     )
     assert site.desk.states().restart == (says,)
     assert site.desk.reload("user:root").text == says
+
+
+def test_a_reload_tells_whose_jobs_share_no_machine(site: Site) -> None:
+    site.change(site.toml, '["idle", "nights"]', '["idle", "budget"]')
+    site.change(site.toml, "[policies.idle]", '[policies.budget.users."*"]\nlimit = 25\n[policies.idle]')
+    assert site.desk.reload("user:root").done
+    chain = for_trial(site.reconciler.rules.policies)
+    assert [getattr(policy, "payers", None) for policy in chain] == [
+        {"account": frozenset(), "user": frozenset()},
+        {"account": frozenset(), "user": frozenset("*")},
+    ]
