@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from burstd.model.bounded import PAGES, whole
+from burstd.model.bounded import TooMuch, WholeList, whole
 from burstd.model.errors import (
     AuthFailed,
     CloudUnavailable,
@@ -56,17 +56,18 @@ class Calls:
         """The things under ``key`` of every page, each page asked for when it is needed; ends early only by raising."""
         more: dict[str, Any] = {} if limit is None else {"MaxResults": limit}
         seen: set[str] = set()
-        for _ in range(PAGES):
-            answer = self.ask(service, operation, **words, **more)
-            yield from answer.get(key, ())
+        reading = WholeList(operation)
+        while True:
+            with reading.page():
+                answer = self.ask(service, operation, **words, **more)
+            yield from reading.things(answer.get(key, []))
             token = answer.get("NextToken")
             if not token:
                 return
             if token in seen:
-                break
+                raise CloudUnavailable(f"cannot {operation}: the list has no end: is there a proxy in between?")
             seen.add(token)
             more["NextToken"] = token
-        raise CloudUnavailable(f"{operation}: the list has no end: is there a proxy in between?")
 
     def close(self) -> None:
         """Gives connections back."""
@@ -89,6 +90,8 @@ class Calls:
         except BotoCoreError as error:
             # Without the cause: what a credential process wrote is in it, and would be in a traceback.
             raise _without_answer(error, unclear, sent=self._here.sent) from None
+        except TooMuch as error:
+            raise unclear(f"the answer is none of Amazon's: {error}") from None
         except Exception as error:  # noqa: BLE001 - boto3 lets through whatever credentials, files and parsers raise
             raise _strange(error, unclear, sent=self._here.sent) from None
         return answer

@@ -67,7 +67,11 @@ class Images:
     def _by_name(self, pattern: str) -> Image:
         owners = self._settings.image_owners
         filters = [{"Name": "name", "Values": [pattern]}, {"Name": "state", "Values": ["available"]}]
-        found = list(self._calls.pages("ec2", "describe_images", "Images", Owners=list(owners), Filters=filters))
+        found = list(
+            self._calls.pages(
+                "ec2", "describe_images", "Images", limit=self._settings.page, Owners=list(owners), Filters=filters
+            )
+        )
         if not found:
             raise BadRequest(
                 f"no available image of {', '.join(owners)} in {self._settings.region} has a name like '{pattern}': "

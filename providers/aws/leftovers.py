@@ -185,7 +185,7 @@ class Leftovers:
     def _alive(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Thing]:
         state = {"Name": "instance-state-name", "Values": list(_LIVE)}
         pages = self._calls.pages(
-            "ec2", "describe_instances", "Reservations", limit=self._settings.page, Filters=[*filters, state]
+            "ec2", "describe_instances", "Reservations", limit=self._settings.instances_page, Filters=[*filters, state]
         )
         return chain.from_iterable(reservation.get("Instances", ()) for reservation in pages)
 

@@ -57,7 +57,7 @@ class Listing:
         """All that bear our tag, page by page; those that ended are listed as long as Amazon does, about an hour."""
         filters = tags.ours(self._cluster)
         pages = self._calls.pages(
-            "ec2", "describe_instances", "Reservations", limit=self._settings.page, Filters=filters
+            "ec2", "describe_instances", "Reservations", limit=self._settings.instances_page, Filters=filters
         )
         for reservation in pages:
             for said in reservation.get("Instances", ()):

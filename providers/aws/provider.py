@@ -31,6 +31,7 @@ from providers.aws.quotas import Quotas
 from providers.aws.settings import AwsSettings
 from providers.aws.template import Templates
 from providers.aws.wishes import Wishes
+from providers.understood import understood
 
 
 class AwsProvider:
@@ -56,6 +57,7 @@ class AwsProvider:
         self._leftovers = Leftovers(name, cluster, settings, calls, templates.used_lately)
         self._notices = Notices(settings, calls)
 
+    @understood
     def offers(self) -> Sequence[Offer]:
         """What the site allows, in every zone that has a subnet, on demand and spot."""
         return self._catalog.offers()
@@ -97,6 +99,7 @@ class AwsProvider:
         except ProviderError as error:
             return [error] * len(requests)
 
+    @understood
     def instances(self) -> Iterator[Instance]:
         """Ours, page by page."""
         return self._listing.instances()
@@ -105,6 +108,7 @@ class AwsProvider:
         """In batches; those that are gone are left out."""
         self._ending.terminate(instance_ids)
 
+    @understood
     def leftovers(self) -> Iterator[Leftover]:
         """Volumes, network interfaces, spot requests, launch templates, placement groups of ours."""
         return self._leftovers.listed()
@@ -113,6 +117,7 @@ class AwsProvider:
         """Looks first whether they are ours."""
         self._leftovers.remove(leftovers)
 
+    @understood
     def console(self, instance_id: str) -> str:
         """The console's output so far."""
         return self._listing.console(instance_id)
@@ -122,6 +127,7 @@ class AwsProvider:
         """Spot, where the settings name a queue."""
         return frozenset({"spot"} if self._notices.has_queue else ())
 
+    @understood
     def notices(self) -> Sequence[Notice]:
         """Those in the settings' queue; none where there is no queue."""
         return self._notices.notices()
@@ -134,6 +140,7 @@ class AwsProvider:
         """A script that asks the machine's own metadata service."""
         return watch.script()
 
+    @understood
     def quotas(self) -> Sequence[Quota]:
         """Limits of vCPUs."""
         return self._quotas.read()

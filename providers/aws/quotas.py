@@ -61,7 +61,7 @@ class Quotas:
         used: Counter[tuple[str, bool]] = Counter()
         whole: Counter[tuple[str, bool]] = Counter()
         for reservation in self._calls.pages(
-            "ec2", "describe_instances", "Reservations", limit=self._settings.page,
+            "ec2", "describe_instances", "Reservations", limit=self._settings.instances_page,
             Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}],
         ):  # fmt: skip
             for one in reservation["Instances"]:

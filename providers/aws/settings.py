@@ -97,3 +97,8 @@ class AwsSettings(BaseModel):
     """For the answer to one call."""
     unused_s: Annotated[float, Field(ge=0)] = 3600.0
     """How long a launch template or placement group that nobody uses is kept."""
+
+    @property
+    def instances_page(self) -> int:
+        """Machines to one page: with many network cards the description of one has some 40 KiB."""
+        return min(self.page, 100)

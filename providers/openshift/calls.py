@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
-from burstd.model.bounded import PAGES, whole
+from burstd.model.bounded import WholeList, whole
 from burstd.model.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.openshift.errors import Answer, Expired, of_answer, of_silence
 from providers.openshift.patience import Patience
@@ -187,12 +187,13 @@ class Calls:
 
     def _listed(self, path: str, query: Query, what: str) -> tuple[list[Thing], str]:
         found: list[Thing] = []
-        more, seen = "", set[str]()
-        for _ in range(PAGES):
+        more, seen, reading = "", set[str](), WholeList(what)
+        while True:
             asked = {**query, "limit": self._settings.page} | ({"continue": more} if more else {})
-            page = self.ask("GET", path, query=asked, what=what)
-            items, about = page.get("items"), page.get("metadata")
-            if not isinstance(items, list) or not isinstance(about, dict) or not about.get("resourceVersion"):
+            with reading.page():
+                page = self.ask("GET", path, query=asked, what=what)
+            items, about = reading.things(page.get("items")), page.get("metadata")
+            if not isinstance(about, dict) or not about.get("resourceVersion"):
                 raise CloudUnavailable(f"cannot {what}: the answer is no list: is there a proxy in between?")
             found += items
             more = str(about.get("continue") or "")
@@ -201,7 +202,6 @@ class Calls:
             if more in seen:
                 raise CloudUnavailable(f"cannot {what}: page after page is the same: is there a proxy in between?")
             seen.add(more)
-        raise CloudUnavailable(f"cannot {what}: the list has no end in {PAGES} pages: is there a proxy in between?")
 
     def _text(
         self,

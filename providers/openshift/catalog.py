@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from burstd.model.bounded import PAGES
-from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed
+from burstd.model.bounded import WholeList
+from burstd.model.errors import BadRequest, NotAllowed
 from burstd.model.offer import Hardware, Offer
 from burstd.model.shape import Gres, Shape
 from providers.kept import Kept
@@ -131,15 +131,16 @@ class Catalog:
         """Page by page, as these may be very many pods."""
         taken: dict[str, dict[str, Decimal]] = {}
         asked = {"fieldSelector": _BOUND, "limit": self._settings.page}
-        more = ""
-        for _ in range(PAGES):
+        more, what = "", "list the pods of all namespaces"
+        reading = WholeList(what, kept=False)
+        while True:
             query = {**asked, "continue": more} if more else asked
-            page = self._calls.ask("GET", "/api/v1/pods", query=query, what="list the pods of all namespaces")
-            nodes.add_requested(taken, page["items"])
+            with reading.page():
+                page = self._calls.ask("GET", "/api/v1/pods", query=query, what=what)
+            nodes.add_requested(taken, reading.things(page.get("items")))
             more = page["metadata"].get("continue", "")
             if not more:
                 return taken
-        raise CloudUnavailable(f"cannot list the pods of all namespaces: the list has no end in {PAGES} pages")
 
     def _hopeless(self, group: Group, size: Size, there: Sequence[Node] | None, bounds: Limits) -> str:
         taken = takes(self._settings, group, size)

@@ -20,6 +20,8 @@ _STATE = "node.kubernetes.io/"
 _ENDED = ("Succeeded", "Failed")
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 """Go's words, and those of ``uname -m`` where they differ."""
+_NAME = 253
+"""Letters of a node's name at most."""
 Thing = Mapping[str, Any]
 
 
@@ -109,7 +111,7 @@ def add_requested(taken: dict[str, dict[str, Decimal]], pods: Iterable[Thing]) -
     """Adds what those of the pods that are bound and not ended take, by node."""
     for pod in pods:
         node = pod["spec"].get("nodeName")
-        if node and (pod.get("status") or {}).get("phase") not in _ENDED:
+        if node and len(node) <= _NAME and (pod.get("status") or {}).get("phase") not in _ENDED:
             taken[node] = _sum(taken.get(node, {}), requests(pod))
 
 

@@ -32,6 +32,7 @@ from providers.openshift.routes import PodRoutes
 from providers.openshift.scratch import Scratch
 from providers.openshift.settings import OpenShiftSettings
 from providers.openshift.shell import PodShell
+from providers.understood import understood
 
 
 class OpenShiftProvider:
@@ -56,6 +57,7 @@ class OpenShiftProvider:
         self._notices = Notices(self._listing, self._ending.has_asked)
         self._routes = PodRoutes(calls, cluster, settings.route_domain)
 
+    @understood
     def offers(self) -> Sequence[Offer]:
         """The sizes of each group."""
         return self._catalog.offers()
@@ -64,6 +66,7 @@ class OpenShiftProvider:
         """One pod a request, some side by side."""
         return self._launching.serve(requests)
 
+    @understood
     def instances(self) -> Iterator[Instance]:
         """Ours; without a call while the watch can be relied on."""
         return self._listing.instances()
@@ -72,6 +75,7 @@ class OpenShiftProvider:
         """With what belongs to them; those that are gone are left out."""
         self._ending.terminate(instance_ids)
 
+    @understood
     def leftovers(self) -> Iterator[Leftover]:
         """Volumes, services and routes of ours; pods that have ended."""
         return self._leftovers.listed()
@@ -84,10 +88,12 @@ class OpenShiftProvider:
         """By ``pods/exec``: nothing is asked before the first command."""
         return PodShell(self._calls, instance_id)
 
+    @understood
     def images(self, word: str) -> Sequence[str]:
         """Those of an ImageStream's tag; a plain reference is the one version of itself."""
         return self._images.versions(word)
 
+    @understood
     def notices(self) -> Sequence[Notice]:
         """Pods that somebody else takes, as far as the watch has told; no call."""
         return self._notices.notices()
@@ -100,6 +106,7 @@ class OpenShiftProvider:
         """A Service and OpenShift's Route to it."""
         return self._routes.open_route(instance_id, job_id, port)
 
+    @understood
     def routes(self) -> Sequence[Route]:
         """All of our cluster's."""
         return self._routes.routes()
@@ -108,6 +115,7 @@ class OpenShiftProvider:
         """With their Services."""
         self._routes.close_routes(routes)
 
+    @understood
     def quotas(self) -> Sequence[Quota]:
         """Of the namespace, and of the groups' nodes."""
         return self._quotas.read()

@@ -169,8 +169,8 @@ class OpenShiftSettings(BaseModel):
     force_after_s: Seconds = 600.0
     """After that, the end of a pod whose node does not confirm it is taken for done."""
 
-    page: Annotated[int, Field(ge=1, le=5000)] = 500
-    """Things to one page of a list."""
+    page: Annotated[int, Field(ge=1, le=5000)] = 100
+    """Things to one page of a list: of 8 MiB at most, and a node's description may have 40 KiB."""
     relist_s: Seconds = 300.0
     """How often the pods are listed whole beside the watch; 0: always, without a watch."""
     side_by_side: Annotated[int, Field(ge=1, le=32)] = 8

@@ -15,8 +15,8 @@ from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from burstd.model.bounded import PAGES
-from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, ProviderError
+from burstd.model.bounded import WholeList
+from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
 from providers.openstack.errors import of_answer
 from providers.openstack.settings import OpenStackSettings
 
@@ -95,19 +95,17 @@ class Calls:
         self, service: str, path: str, key: str, what: str, *, version: str = "", **query: Any
     ) -> Iterator[Sequence[Mapping[str, Any]]]:
         """As ``pages``, with the things of each page together."""
-        first, seen = True, set[str]()
-        for _ in range(PAGES):
+        first, seen, reading = True, set[str](), WholeList(what)
+        while True:
             try:
-                answer = self.ask(service, path, what, version=version, **query)
+                with reading.page():
+                    answer = self.ask(service, path, what, version=version, **query)
             except (BadRequest, NotFound) as error:
                 if first:
                     raise
                 # What the page was to begin after is gone by now.
                 raise CloudUnavailable(f"the list changed while it was read: {error}") from error
-            things = answer.get(key) if isinstance(answer, dict) else None
-            if not isinstance(things, list):
-                raise CloudUnavailable(f"cannot {what}: the answer has no '{key}': is there a proxy in between?")
-            yield things
+            yield reading.things((answer or {}).get(key))
             more = _next(answer, key)
             if not more:
                 return
@@ -116,7 +114,6 @@ class Calls:
             if query == before or more in seen:
                 raise CloudUnavailable(f"cannot {what}: page after page is the same: is there a proxy in between?")
             seen.add(more)
-        raise CloudUnavailable(f"cannot {what}: the list has no end in {PAGES} pages: is there a proxy in between?")
 
     def has(self, service_type: str) -> bool:
         """Whether the project's service catalogue has it: ``block-storage``, ``network`` ..."""
@@ -169,7 +166,11 @@ class Calls:
         with self.told(changes=changes, what=what):
             response = proxy.request(path, method, raise_exc=False, **headers, **words)
             if response.status_code < 300:
-                return response.json() if response.content else None
+                said = response.json() if response.content else None
+                if said is not None and not isinstance(said, dict):
+                    unclear = OutcomeUnknown if changes else CloudUnavailable
+                    raise unclear(f"cannot {what}: the answer is no JSON object: is there a proxy in between?")
+                return said
         from providers.openstack import access  # noqa: PLC0415 - see above
 
         raise of_answer(access.answer_of(response), what, changes=changes)

@@ -30,6 +30,7 @@ from providers.openstack.ports import Ports
 from providers.openstack.quotas import Quotas
 from providers.openstack.settings import OpenStackSettings
 from providers.openstack.volumes import Volumes
+from providers.understood import understood
 
 
 class OpenStackProvider:
@@ -58,6 +59,7 @@ class OpenStackProvider:
         self._ending = Ending(cluster, settings, calls)
         self._leftovers = Leftovers(name, cluster, settings, calls)
 
+    @understood
     def offers(self) -> Sequence[Offer]:
         """The flavors that the site allows and prices, in every zone that is available."""
         return self._catalog.offers()
@@ -67,6 +69,7 @@ class OpenStackProvider:
         done = self._launching.serve(requests)
         return [done[request.claim_id] for request in requests]
 
+    @understood
     def instances(self) -> Iterator[Instance]:
         """Ours, page by page."""
         return self._listing.instances()
@@ -75,6 +78,7 @@ class OpenStackProvider:
         """With their ports and floating IPs; those that are gone are left out."""
         self._ending.terminate(instance_ids)
 
+    @understood
     def leftovers(self) -> Iterator[Leftover]:
         """Ports, floating IPs, volumes, server groups of ours."""
         return self._leftovers.listed()
@@ -83,10 +87,12 @@ class OpenStackProvider:
         """Looks first whether they are ours."""
         self._leftovers.remove(leftovers)
 
+    @understood
     def console(self, instance_id: str) -> str:
         """The console's output so far."""
         return self._listing.console(instance_id)
 
+    @understood
     def quotas(self) -> Sequence[Quota]:
         """Limits of the project."""
         return self._quotas.read()

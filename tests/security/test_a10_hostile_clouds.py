@@ -8,15 +8,19 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from burstd.model.bounded import ANSWER_BYTES, TooMuch, whole
 from burstd.model.errors import CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.aws.calls import Calls as AwsCalls
+from providers.aws.provider import AwsProvider
 from providers.openshift.calls import Calls as OpenShiftCalls
+from providers.openshift.provider import OpenShiftProvider
 from providers.openshift.quantities import quantity
 from providers.openstack.calls import Calls as OpenStackCalls
+from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
 from tests.doubles.lying_http import Lie, LyingServer, bomb, deep, endless, lying
 from tests.providers.aws.ec2 import settings as aws_settings
@@ -121,7 +125,7 @@ def test_an_answer_without_a_limit(ask_of: AskOf, lie: Callable[[], Lie], *, cha
         assert len(str(refused.value)) < 1100
         assert server.sent < ANSWER_BYTES + 32 * _MIB
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 3 * (ANSWER_BYTES >> 10)
+    assert grown < 384 << 10
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -164,6 +168,129 @@ def test_a_list_that_comes_back_to_its_beginning(
         with pytest.raises(CloudUnavailable, match=r"no end|is the same"):
             ask(False)
         assert len(server.asked) <= len(tokens) + 3
+
+
+_PAGE_OF = {"openstack": _servers, "openshift": _pods, "aws": _reservations}
+_SLOW_S = 0.5
+
+
+@pytest.mark.parametrize(
+    ("bound", "most"), [("LIST_PAGES", 5), ("LIST_BYTES", 400), ("LIST_PARTS", 40), ("LIST_S", _SLOW_S)]
+)
+@pytest.mark.parametrize("name", READERS)
+def test_a_list_whose_pages_are_always_new(
+    name: str, bound: str, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"burstd.model.bounded.{bound}", most, raising=False)
+    turn = itertools.count()
+    last = 500
+
+    def page() -> Lie:
+        at = next(turn)
+        return Lie(headers=_JSON, body=[_PAGE_OF[name](f"t{at}" if at < last else "")])
+
+    with _lying(page) as server, READERS[name](server, tmp_path, monkeypatch) as ask:
+        with pytest.raises(CloudUnavailable, match=r"the list has|takes more than"):
+            ask(False)
+        assert len(server.asked) < (last if bound == "LIST_S" else 20)
+
+
+def _many(name: str, count: int) -> bytes:
+    """A page with so many things, the last one."""
+    if name == "aws":
+        return b"<R><reservationSet>" + b"<item/>" * count + b"</reservationSet></R>"
+    if name == "openstack":
+        return json.dumps({"servers": [{}] * count}).encode()
+    return json.dumps({"items": [{}] * count, "metadata": {"resourceVersion": "1"}}).encode()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_list_of_too_many_things(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("burstd.model.bounded.LIST_THINGS", 10, raising=False)
+    sizes = iter([10, 11])
+    with (
+        _lying(lambda: Lie(headers=_JSON, body=[_many(name, next(sizes))])) as server,
+        READERS[name](server, tmp_path, monkeypatch) as ask,
+    ):
+        ask(False)
+        with pytest.raises(CloudUnavailable, match="more than 10 things"):
+            ask(False)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_answer_of_very_many_parts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted before anything is made of them: some four MiB."""
+    piece = b"<a/>" if name == "aws" else b"[],"
+    lie = Lie(headers=_JSON, body=[b"<R>" if name == "aws" else b"[", piece * (1 << 20)])
+    loaded = _counted(monkeypatch)
+    with (
+        _lying(lambda: lie) as server,
+        READERS[name](server, tmp_path, monkeypatch) as ask,
+        pytest.raises(CloudUnavailable),
+    ):
+        ask(False)
+    assert not loaded
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Letters that this JSON, and any XML, is read from, by call."""
+    loaded: list[int] = []
+    loads = json.loads
+
+    def counted(text: Any, **words: Any) -> Any:
+        loaded.extend([len(text)] * (text[:6] in ("[[],[]", b"[[],[]")))
+        return loads(text, **words)
+
+    monkeypatch.setattr(json, "loads", counted)
+    monkeypatch.setattr("botocore.parsers.BaseXMLResponseParser._parse_xml_string_to_dom", _refusing(loaded))
+    return loaded
+
+
+def _refusing(loaded: list[int]) -> Callable[[object, bytes], None]:
+    def refuse(_: object, text: bytes) -> None:
+        loaded.append(len(text))
+        raise ValueError
+
+    return refuse
+
+
+_STRANGE = [[], [[]], "x", [1], {"servers": [[]], "items": [[]]}, {"servers": ["x"], "items": {}, "metadata": []}]
+
+
+@pytest.mark.parametrize("said", _STRANGE, ids=json.dumps)
+@pytest.mark.parametrize("name", ["openstack", "openshift"])
+def test_an_answer_of_another_form(name: str, said: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lie = Lie(headers=_JSON, body=[json.dumps(said).encode()])
+    with (
+        _lying(lambda: lie) as server,
+        READERS[name](server, tmp_path, monkeypatch) as ask,
+        pytest.raises(CloudUnavailable, match="is no"),
+    ):
+        ask(False)
+
+
+@pytest.mark.parametrize("error", [AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError])
+@pytest.mark.parametrize("kind", [AwsProvider, OpenStackProvider, OpenShiftProvider])
+def test_a_thing_of_another_form(kind: Any, error: type[Exception]) -> None:
+    """Whatever its reader stumbles over is the cloud's fault, and the place is told."""
+
+    class Reader:
+        def instances(self) -> Iterator[object]:
+            yield 1
+            raise error("said")
+
+        listed = instances
+
+        def offers(self) -> object:
+            raise error("said")
+
+    made = kind.__new__(kind)
+    made._listing = made._leftovers = made._catalog = Reader()
+    listed = made.instances()
+    assert next(listed) == 1
+    for read in (lambda: next(listed), lambda: list(made.leftovers()), made.offers):
+        with pytest.raises(CloudUnavailable, match=f"another form.*{error.__name__} in "):
+            read()
 
 
 @pytest.mark.parametrize("said", ["1e999999", "9" * 5000, "1e-999999", "1E99999999999", "nan", "inf", "²", "1_0"])
