@@ -208,13 +208,17 @@ def _closes(view: View, target: Target, moving: frozenset[str], tuning: Tuning) 
             continue
         node = view.node(claim.slot)
         named = claim.id in released or claim.slot in touched or claim.pool not in view.snapshot.pools
-        if not (named or claim.reserved or claim.alone or (node is not None and node.state == "DOWN")):
+        if not (
+            named or claim.reserved or claim.alone or (node is not None and (node.state == "DOWN" or node.powered_down))
+        ):
             # Of most there is nothing to be said.
             continue
         if claim.slot in view.snapshot.held_slots:
             reason = "held by an administrator"
         elif node is not None and node.state == "DOWN" and not node.busy:
             reason = f"down in Slurm ({node.reason or 'no reason given'})"
+        elif node is not None and node.powered_down and not node.busy:
+            reason = "powered down in Slurm"
         elif taken_back := why_closed(claim, view):
             reason = taken_back
         elif done := left_alone(claim, view) or stranded(claim, view, tuning.gang_timeout_s):

@@ -225,11 +225,11 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     progress, node = view.snapshot.progress, view.node(claim.slot)
     if claim.id in progress.started and node is not None and node.up and node.address == claim.address:
         return [Move(claim.id, S.PROVING, S.READY, "slurmd registered with Slurm")]
-    instance = view.by_claim.get(claim.id)
-    if instance is not None and instance.state is InstanceState.ERROR:
-        return failed(claim, instance.cause or "boot", sentence("the instance is in error", instance.error))
     at_work = node is not None and node.busy and not node.flags & _OFF and node.address == claim.address
     at_work = at_work or claim.id in view.kept
+    instance = view.by_claim.get(claim.id)
+    if instance is not None and instance.state is InstanceState.ERROR and not at_work:
+        return failed(claim, instance.cause or "boot", sentence("the instance is in error", instance.error))
     # After a long time without burstd: a job that Slurm has started meanwhile runs on it.
     if view.now - max(claim.since, view.snapshot.progress.born) > tuning.prove_timeout_s and not at_work:
         return failed(claim, NOT_SEEN, f"Slurm did not see the node within {tuning.prove_timeout_s:.0f} s")
@@ -254,7 +254,7 @@ def _proving(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 
 
 def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
-    if gone := lost(claim, view):
+    if gone := _open(claim, view, tuning):
         return gone
     node = view.node(claim.slot)
     if claim.id in view.kept:
@@ -267,7 +267,15 @@ def _ready(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
 
 def _open(claim: Claim, view: View, tuning: Tuning) -> list[Action]:
     del tuning
-    return lost(claim, view)
+    if gone := lost(claim, view):
+        return gone
+    node = view.node(claim.slot)
+    if node is None or node.state == "DOWN" or node.flags & {"POWERING_DOWN", "POWER_DOWN"}:
+        return []
+    if node.flags & _OFF and (not node.powered_down or node.busy or claim.id in view.kept):
+        # As after slurmctld -c: it knows neither address nor slurmd, and waits for a boot that nobody begins.
+        return [Move(claim.id, claim.state, S.PROVING, "Slurm has its node as powered down: it is proven again")]
+    return []
 
 
 def _closing(claim: Claim, view: View, tuning: Tuning) -> list[Action]:

@@ -375,14 +375,15 @@ class Executor:
         """A machine that is not ready is tried again; one that is refused, or breaks the prover, is given back."""
         if isinstance(error, ClockNotSet) and error.off_s:
             self._head.refused(claim.id, claim.offer.id, error.off_s)
-        if isinstance(error, NodeNotReady):
-            self._memory.rest(claim.id, self._clock.now(), self._memory.pace.prove_retry_s)
-            self._memory.last_word[claim.id], self._memory.last_cause[claim.id] = str(error), error.cause
-            log.debug("not ready yet", claim=claim.id, slot=claim.slot, error=str(error))
-            return
         if not isinstance(error, BurstdError):
             log.error("proving broke", claim=claim.id, slot=claim.slot, exc_info=error)
-        cause = error.cause if isinstance(error, NodeRefused) else "proof"
+        cause = error.cause if isinstance(error, NodeNotReady | NodeRefused) else "proof"
+        # One that has been open may hold output: it is given back only where Slurm does not see it in time.
+        if isinstance(error, NodeNotReady) or claim.opened is not None:
+            self._memory.rest(claim.id, self._clock.now(), self._memory.pace.prove_retry_s)
+            self._memory.last_word[claim.id], self._memory.last_cause[claim.id] = str(error), cause
+            log.debug("not ready yet", claim=claim.id, slot=claim.slot, error=str(error))
+            return
         now = self._store.claim(claim.id)
         if now.state in (S.BOOTING, S.PROVING):
             self._store.move(claim.id, now.state, S.FAILED, str(error), error=cause)

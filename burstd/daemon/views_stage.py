@@ -178,7 +178,7 @@ def at_a_glance(record: Records, stage: StageOffice | None) -> StageStatusView |
 def held_alarms(record: Records, caller: Caller) -> list[str]:
     """What of the caller's own data needs him."""
     held = [s for s in record.stagings() if s.user == caller.user and s.needs_person]
-    return [f"the data of job {s.job_id} is held: {s.error}" for s in held[:_HELD]]
+    return [f"the data of job {s.job_id} is held: {s.needed}" for s in held[:_HELD]]
 
 
 def job_view(staging: Staging, transfers: Sequence[TransferProgress]) -> StageJobView:

@@ -12,7 +12,7 @@ from burstd.data.manifest import TREE_BYTES, object_key
 from burstd.data.place import JobFolder
 from burstd.data.transports import Transport
 from burstd.data.userside import LIMIT, STOPPED, TO_PACK, AgentFault, Message, Slots, UserSide
-from burstd.model.stager import StagerError, StoreSpaceGone
+from burstd.model.stager import StagerError
 
 LANES = 4
 _MISSING = 100
@@ -51,8 +51,6 @@ class Putting:
                 key = hashlib.sha256(body).hexdigest()
                 self._put(object_key(self._prefix, key), body)
                 self._user.line.send({"key": key, "slot": slot})
-        except StoreSpaceGone as error:
-            self._fail(AgentFault("space", str(error)))
         except StagerError as error:
             self._fail(AgentFault("store", str(error)))
         except AgentFault as fault:

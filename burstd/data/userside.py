@@ -62,8 +62,9 @@ def fault_of(error: OSError, what: str) -> AgentFault:
     where = f" ({error.filename!r})" if error.filename else ""
     sentence = f"{what} failed{where}: {error.strerror}"
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return AgentFault("space", f"{sentence}. Make room on the node or ask for less")
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        # Others write there as well: it may be otherwise in a while.
+        return AgentFault("agent", f"{sentence}. Make room on the node or ask for less")
+    if error.errno in {errno.EACCES, errno.EPERM}:
         return AgentFault("rights", sentence)
     return AgentFault("agent", sentence)
 

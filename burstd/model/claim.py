@@ -33,8 +33,9 @@ TRANSITIONS: dict[ClaimState, frozenset[ClaimState]] = {
     _S.LAUNCHING: frozenset({_S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
     _S.BOOTING: frozenset({_S.PROVING, _S.FAILED, _S.TERMINATING, _S.LOST}),
     _S.PROVING: frozenset({_S.READY, _S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
-    _S.READY: frozenset({_S.OPEN, _S.CLOSING, _S.FAILED, _S.LOST}),
-    _S.OPEN: frozenset({_S.CLOSING, _S.LOST}),
+    # A Slurm that was started without its state has the node as powered down: it is proven again.
+    _S.READY: frozenset({_S.OPEN, _S.PROVING, _S.CLOSING, _S.FAILED, _S.LOST}),
+    _S.OPEN: frozenset({_S.PROVING, _S.CLOSING, _S.LOST}),
     # A node that is wanted again before it was switched off goes back to work.
     _S.CLOSING: frozenset({_S.READY, _S.TERMINATING, _S.LOST}),
     _S.FAILED: frozenset({_S.TERMINATING}),

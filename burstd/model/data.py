@@ -211,6 +211,15 @@ class Staging:
         stuck = self.state is StageState.PLACED or (self.state is StageState.COLLECTING and not self.attempts)
         return bool(self.error) and (bool(self.resume) or stuck)
 
+    @property
+    def needed(self) -> str:
+        """What is wrong with one that needs a person, and which commands there are then."""
+        if not self.resume or "burstctl stage" in self.error:
+            return self.error
+        ran = self.resume in (StageState.COLLECTING, StageState.BRINGING)
+        lost = f", or gives its output up with 'burstctl stage discard {self.job_id}'" if ran else ""
+        return f"{self.error}; once that is mended it goes on with 'burstctl stage retry {self.job_id}'{lost}"
+
 
 @dataclass(frozen=True, slots=True)
 class DataView:

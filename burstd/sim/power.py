@@ -156,6 +156,14 @@ class PowerSaving:
             self._want(node)
         self.changed()
 
+    def forget(self, node: SimNode) -> None:
+        """A slurmctld without its state takes a cloud node for powered down, whatever runs behind it."""
+        _stop_alarm(node)
+        node.down, node.reason, node.address, node.slurmd = False, "", node.name, False
+        node.flags = {"POWERED_DOWN"}
+        node.boot_time = node.last_response = node.last_busy = 0.0
+        node.changed()
+
     def idle(self, node: SimNode) -> None:
         """The last job has left the node: a power_down that waited for that goes on."""
         if "POWER_DOWN" in node.flags:

@@ -325,6 +325,16 @@ class SimSlurm:
         self._power.restarted()
         self._jobs.restarted()
 
+    def start_cold(self) -> None:
+        """slurmctld is started anew without its state (``slurmctld -c``). Raises ValueError where jobs are active."""
+        if self.active:
+            raise ValueError("jobs are active")
+        self.lose_reservations()
+        for node in self._nodes.values():
+            if node.cloud:
+                self._power.forget(node)
+        self.start()
+
     def lose_reservations(self) -> None:
         """All reservations are gone, as after ``slurmctld -c`` or an administrator's mistake."""
         for name in list(self._reservations):

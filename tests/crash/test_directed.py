@@ -392,3 +392,39 @@ def test_a_job_that_slurm_never_starts_is_not_given_machine_after_machine(
     w.run(3600)
     assert len(w.made()) == 2 * nodes, "tried again after an hour"
     ends_well(w, job)
+
+
+def test_a_machine_behind_a_node_that_a_cold_start_took_for_powered_down_gets_the_next_job(world: World) -> None:
+    before = world.slurm.submit(JobSpec(run_s=30))
+    claim = running(world, before)
+    until(world, lambda: world.states(before) == [COMPLETED], 60)
+    world.slurm.start_cold()
+    job = world.slurm.submit(JOB)
+    assert running(world, job, 30).id == claim.id, world.report()
+    assert len(world.made()) == 1
+    ends_well(world, before, job)
+
+
+def test_a_machine_that_was_open_is_not_given_back_where_it_is_refused_once_more(world: World) -> None:
+    before = world.slurm.submit(JobSpec(run_s=30))
+    claim = running(world, before)
+    until(world, lambda: world.states(before) == [COMPLETED], 60)
+    machine = world.machines.at(claim.address)
+    assert machine is not None
+    machine.refused = "its disk is full"
+    world.slurm.start_cold()
+    job = world.slurm.submit(JOB)
+    until(world, lambda: world.claim_on(claim.slot).state is ClaimState.PROVING, 30)
+    world.run(20)
+    machine.refused = ""
+    assert running(world, job, 30).id == claim.id, world.report()
+    ends_well(world, before, job)
+
+
+def test_an_idle_machine_behind_a_node_that_a_cold_start_took_for_powered_down_is_ended(world: World) -> None:
+    before = world.slurm.submit(JobSpec(run_s=30))
+    running(world, before)
+    until(world, lambda: world.states(before) == [COMPLETED], 60)
+    world.slurm.start_cold()
+    until(world, lambda: not world.living(), 60)
+    ends_well(world, before)

@@ -270,7 +270,7 @@ def test_room_is_made_by_trees_that_no_job_uses(rig: Rig, tmp_path: Path) -> Non
         liar = {**rig.tree(many(rig, 12, 4 * MIB)), "size": 5}
         with pytest.raises(Answered, match="No space left") as caught:
             rig.place("5", liar)
-        assert caught.value.kind == "space"
+        assert caught.value.kind == "agent"
     finally:
         subprocess.run(["umount", disk], check=True)
 

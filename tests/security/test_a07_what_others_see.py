@@ -188,7 +188,8 @@ def test_the_owner_sees_his_own(served: tuple[FakeOffice, Path]) -> None:
     assert telling >= {"/v1/status", "/v1/nodes", "/v1/jobs", f"/v1/jobs/{LEFT}", f"/v1/events?job={WHOLE}",
                        "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes", "/v1/bill?group=user"}  # fmt: skip
     alarms = json.loads(said["/v1/status"][1])["alarms"]
-    assert f"the data of job {WAITS} is held: /data/{SECRET} cannot be read" in alarms
+    held = f"the data of job {WAITS} is held: /data/{SECRET} cannot be read"
+    assert f"{held}; once that is mended it goes on with 'burstctl stage retry {WAITS}'" in alarms
     assert ALARM not in alarms  # it names others as well
 
 

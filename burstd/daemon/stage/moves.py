@@ -313,7 +313,11 @@ _ON_MACHINE = frozenset({ClaimState.OPEN, ClaimState.CLOSING, ClaimState.READY})
 
 def machines_of(claims: Collection[Claim]) -> dict[str, Claim]:
     """By slot, the claims whose machine answers."""
-    return {claim.slot: claim for claim in claims if claim.state in _ON_MACHINE}
+    return {
+        claim.slot: claim
+        for claim in claims
+        if claim.state in _ON_MACHINE or (claim.state is ClaimState.PROVING and claim.opened is not None)
+    }
 
 
 def _fetched(row: Staging) -> set[str]:

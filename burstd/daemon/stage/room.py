@@ -227,7 +227,7 @@ class StageRoom:
         """What needs a person."""
         found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._error, self._index_error)) if e]
         held = [row for row in self.desk.rows() if row.needs_person]
-        return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.error}" for row in held[:5]]
+        return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.needed}" for row in held[:5]]
 
     def _sleeps(self, now: float) -> bool:
         """Whether the store is not to be woken for a look."""

@@ -296,8 +296,8 @@ def _owner(job: Staging) -> Account:
     return who
 
 
-_PASSING = (5, 11, 12, 23, 24, 28, 116, 122)
-"""EIO, EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, ESTALE, EDQUOT: what may be otherwise in a while."""
+_PASSING = (5, 11, 12, 23, 24, 28, 30, 116, 122)
+"""EIO, EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, EROFS, ESTALE, EDQUOT: what may be otherwise in a while."""
 
 
 def _bounded(size: int) -> None:

@@ -1,0 +1,130 @@
+"""B14: a full store, a full disk and a read-only file system are waited for; a held job's alarm says what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from burstd.core.directives import parse
+from burstd.daemon.stage.homeward import Homeward
+from burstd.daemon.stage.job_folders import JobFolders
+from burstd.daemon.stage.progress import Meter
+from burstd.daemon.stage.transfers import HeadTransfers
+from burstd.daemon.stage.work import Ended, StageFailed, Task
+from burstd.data.collect import Putting
+from burstd.data.hands import HandError
+from burstd.data.index import Index
+from burstd.data.limits import Limits
+from burstd.data.object_hands import object_hand
+from burstd.data.sender import Sender
+from burstd.data.userside import AgentFault, Slots, fault_of
+from burstd.model.claim import ClaimState
+from burstd.model.data import StageState, Staging
+from burstd.model.stager import StoreSpaceGone
+from burstd.node.agent import AgentError, NodeAgent
+from burstd.slurm.commands import Commands
+from tests.core.worlds import claim
+from tests.data.memory import MemoryStager
+
+NOBODY = pwd.getpwnam("nobody")
+ROW = Staging(
+    "7", NOBODY.pw_name, NOBODY.pw_uid, NOBODY.pw_gid, parse("#!/bin/sh\n#BURST stage_out . to /nowhere\n")[0],
+    StageState.COLLECTING, 0, 0, nodes=("cpu1",),
+)  # fmt: skip
+
+
+class Failing(NodeAgent):
+    """Its agents answer with a fault."""
+
+    def __init__(self, fault: AgentFault) -> None:
+        self._fault = fault
+
+    def run(self, *_: object, **__: object) -> NoReturn:
+        """See NodeAgent."""
+        raise AgentError(self._fault.kind, str(self._fault))
+
+
+def transfers(folder: Path, fault: AgentFault, number: int = 0) -> HeadTransfers:
+    def hand(_who: object) -> NoReturn:
+        raise HandError("/home/ada/results", number, f"/home/ada/results: {os.strerror(number)}")
+
+    stager, limits, folders = MemoryStager(), Limits(), JobFolders(str(folder), b"key")
+    return HeadTransfers(
+        commands=Commands(), stager=stager, sender=Sender(Index(None), stager, limits), agent=Failing(fault),
+        homeward=Homeward(stager, limits, lambda *_: None, folders), hand=hand, objects=object_hand,
+        folders=folders, cache_dir=str(folder), datasets=lambda _name: None,
+    )  # fmt: skip
+
+
+def full_store() -> AgentFault:
+    """What an agent makes of a store that has no room for an object."""
+
+    class Full:
+        def present(self, _keys: object) -> set[str]:
+            return set()
+
+        def put(self, key: str, _body: memoryview) -> None:
+            raise StoreSpaceGone(f"the store has no room for {key}")
+
+    class User:
+        slots = Slots()
+
+    full: Any = Full()
+    user: Any = User()
+    putting = Putting(full, "out/7/cpu1", user, lambda _there: None)
+    try:
+        putting.said({"object": 0, "length": 5})
+    finally:
+        putting.close()
+    assert putting.fault is not None
+    return putting.fault
+
+
+@pytest.mark.parametrize("number", [0, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_a_store_or_a_node_that_is_full_is_tried_again(tmp_path: Path, number: int) -> None:
+    fault = fault_of(OSError(number, os.strerror(number)), "collect of job 7") if number else full_store()
+    with pytest.raises(StageFailed, match="cpu1: ") as caught:
+        transfers(tmp_path, fault).collect(Task(ROW, Meter("7", "out")), claim("cpu1", ClaimState.OPEN), [])
+    assert caught.value.again
+
+
+@pytest.mark.parametrize("kind", ["limit", "rights", "space"])
+def test_what_only_a_person_can_change_is_held_at_once(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(StageFailed) as caught:
+        transfers(tmp_path, AgentFault(kind, "no")).collect(
+            Task(ROW, Meter("7", "out")), claim("cpu1", ClaimState.OPEN), []
+        )
+    assert not caught.value.again
+
+
+@pytest.mark.parametrize(
+    ("number", "again"), [(errno.ENOSPC, True), (errno.EROFS, True), (errno.EDQUOT, True), (errno.EACCES, False)]
+)
+def test_a_destination_that_cannot_be_written_for_a_while_is_tried_again(
+    tmp_path: Path, number: int, again: bool
+) -> None:
+    work = transfers(tmp_path, AgentFault("agent", ""), number)
+    with pytest.raises(StageFailed, match=os.strerror(number)) as caught:
+        work.bring(Task(ROW, Meter("7", "home")), Ended())
+    assert caught.value.again is again
+
+
+@pytest.mark.parametrize(
+    ("resume", "words"),
+    [
+        ("waiting", "goes on with 'burstctl stage retry 7'"),
+        ("collecting", "goes on with 'burstctl stage retry 7', or gives its output up with 'burstctl stage discard 7'"),
+    ],
+)
+def test_the_alarm_of_a_held_job_names_the_commands(resume: str, words: str) -> None:
+    held = replace(ROW, state=StageState.HELD, resume=resume, error="full")
+    assert held.needs_person
+    assert held.needed == f"full; once that is mended it {words}"
+    said = "too long. Pack it, then: burstctl stage retry; or give it up: burstctl stage discard"
+    assert replace(held, error=said).needed == said
