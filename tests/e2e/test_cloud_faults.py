@@ -176,13 +176,13 @@ def _left(site: Site, claim: str) -> list[str]:
 
 
 def test_a_machine_of_ours_without_a_claim_goes_and_a_neighbours_stays(site: Site) -> None:
-    def made(token: str, tags: dict[str, str]) -> str:
-        body = {"token": token, "name": token, "zone": "south", "type": "t.kept", "image": "node", "tags": tags}
+    def made(token: str, tags: dict[str, str], zone: str = "south") -> str:
+        body = {"token": token, "name": token, "zone": zone, "type": "t.kept", "image": "node", "tags": tags}
         return str(ask_cloud(site, "POST", "/instances", json=body).json()["id"])
 
     given = ClaimIds(site.cluster.sh("cat /var/lib/burstd/ssh_key").encode()).new()
     orphan = made("orphan", {"burstd-cluster": "lab", "burstd-claim": given})
-    forged = made("forged", {"burstd-cluster": "lab", "burstd-claim": "nobody-knows", "burstd-slot": "kept1"})
+    forged = made("forged", {"burstd-cluster": "lab", "burstd-claim": "nobody-knows", "burstd-slot": "kept1"}, "north")
     neighbour = made("neighbour", {"burstd-cluster": "other", "burstd-claim": "theirs"})
     begun = next(i.created for i in site.cloud.instances() if i.id == orphan)
     site.wait(lambda: orphan not in site.instances(), 30, "the orphan is removed")
