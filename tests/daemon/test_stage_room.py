@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +15,22 @@ import pytest
 
 from burstd.daemon.clock import SteadyClock
 from burstd.daemon.stage.room import Around, StageRoom
+from burstd.daemon.stage.work import Looked, Sent, StageFailed, Task
 from burstd.daemon.workers import ThreadWorkers
 from burstd.data.index import Index
+from burstd.data.manifest import object_key
 from burstd.model.command import Evict
 from burstd.model.data import Piece, Tree
-from burstd.model.snapshot import Unavailable
+from burstd.model.snapshot import SlurmView, Unavailable
 from burstd.model.stager import StagerPlugin
 from burstd.node.agent import NodeAgent
 from burstd.settings import Plugins, loads, resolve
 from burstd.slurm.commands import Commands
+from burstd.slurm.job_facts import JobFacts
+from burstd.slurm.stage_server import StageCall
 from burstd.store import Store
 from staging.shared import SharedSettings
+from tests.crash.stage_world import POOLS
 from tests.data.memory import MemoryStager
 
 KEY = "ab" * 32
@@ -133,3 +140,73 @@ def test_a_store_that_sleeps_is_looked_through_once_a_day(tmp_path: Path) -> Non
         assert looked(700, awake=True) == 2
         assert [looked(700) for _ in range(3)] == [2, 2, 2]
         assert looked(86400) == 3
+
+
+class NoRoom:
+    """Transfers to a store that is ``full``; of job 7."""
+
+    full = True
+
+    def facts(self, job_id: str) -> JobFacts:
+        """See Transfers."""
+        return JobFacts(job_id, job_id, "bob", 3001, 3001, "", ("burst",), "PENDING", "0:0", (), "/home/bob", "", "")
+
+    def look(self, _task: Task) -> Looked:
+        """See Transfers."""
+        return Looked(5, 1, True)
+
+    def send(self, _task: Task) -> Sent:
+        """See Transfers."""
+        if self.full:
+            raise StageFailed("near: no space left on device", again=True, full=True)
+        return Sent({"x": TREE}, 5, 5, 1.0)
+
+    def nudge(self, _job_id: str) -> None:
+        """See Transfers."""
+
+
+def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_it_is_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stager, transfers, clock, wake = MemoryStager("near"), NoRoom(), Now(), threading.Event()
+    settings = loads(
+        f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
+        f'[staging]\nstore = "near"\n[staging.stores.near]\n{DISK.format(folder=tmp_path)}'
+    )
+    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    chosen = replace(chosen, plugin=StagerPlugin("shared", SharedSettings, lambda *_: stager))
+    monkeypatch.setattr("burstd.daemon.stage.room.HeadTransfers", lambda **_: transfers)
+    stager.put(object_key("in", KEY), b"cache")
+    index = Index(tmp_path / "stage-index.db")
+    index.put("near", "in", {KEY: 5})
+    index.add_tree("near", TREE, [KEY], uid=4242)
+    index.close()
+    clock.at = time.time() + 100
+    with ExitStack() as stack:
+        record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
+        workers = ThreadWorkers(wake.set, 4)
+        stack.callback(workers.close)
+        nobody = cast("Commands", None), cast("NodeAgent", None)
+        around = Around(record, workers, clock, *nobody, lambda: POOLS, lambda: None)
+        room = StageRoom(settings, chosen, around, stack)
+        text = "#!/bin/sh\n#BURST stage_in /x as x\n"
+        room.desk.hear(StageCall("data_in", "7", 3001, 3001, script="/s/job.7/script", text=text), lambda _: None)
+
+        def until(what: Callable[[], bool]) -> None:
+            end = time.monotonic() + 20
+            while not what():
+                assert time.monotonic() < end, (room.alarms(), record.stagings())
+                clock.at += 1
+                room.step(SlurmView((), {}, (), clock.at), ())
+                wake.wait(0.02)
+                workers.drain()
+
+        def alarm() -> bool:
+            return any("no room for job 7" in text for text in room.alarms())
+
+        until(lambda: not stager.held)
+        assert not alarm(), "there was something to evict"
+        until(alarm)
+        transfers.full = False
+        until(lambda: not alarm())
+        assert not record.stagings()[0].error

@@ -129,3 +129,24 @@ def test_what_users_take_up_is_counted_anew_when_trees_change() -> None:
     assert ground.run(later=1) == 1
     assert counted.changes != ground.index.changes
     assert usage(ground.index).uids == {}
+
+
+def test_a_full_store_loses_half_of_what_nobody_needs_and_then_the_rest_and_then_says_so() -> None:
+    ground = Ground(keep_bytes=None)
+    for word in "abcd":
+        ground.sent(word)
+    waiting = [job(S.STAGED, "b"), replace(job(S.SENDING, uid=1, since_s=0.0), job_id="8")]
+
+    def make_room() -> int:
+        return ground.sweep.make_room(waiting, time.time(), BEHIND_S)
+
+    assert make_room() == 2, "of 12 bytes that nobody needs at least 6"
+    assert ground.there() == {"b", "d"}, "unused for longest"
+    ground.stager.put(object_key("in", key("e")), b"half")
+    ground.index.put(STORE, "in", {key("e"): 4})
+    assert make_room() == 1
+    ground.stager.put(object_key("in", key("e")), b"half")
+    ground.index.put(STORE, "in", {key("e"): 4})
+    assert make_room() == 0, "a job needs what is left"
+    assert ground.there() == {"b"}
+    assert object_key("in", key("e")) in ground.stager.held, "what a broken transfer has brought is not sent again"

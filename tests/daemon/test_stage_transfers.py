@@ -17,18 +17,19 @@ from burstd.daemon.stage.node_word import answer, repair
 from burstd.daemon.stage.progress import Meter
 from burstd.daemon.stage.transfers import HeadTransfers
 from burstd.daemon.stage.work import StageFailed, Task
-from burstd.data.hands import hand_of, open_hand
+from burstd.data.hands import Account, hand_of, open_hand
 from burstd.data.index import Index
 from burstd.data.limits import Limits
 from burstd.data.manifest import object_key
 from burstd.data.object_hands import object_hand
 from burstd.data.sender import Owner, Sender
 from burstd.model.data import StageState, Staging, Tree
-from burstd.model.stager import NoSuchObject
-from burstd.node.agent import NodeAgent
+from burstd.model.stager import NoSuchObject, StoreBusy, StoreSpaceGone
+from burstd.node.agent import AgentError, NodeAgent
 from burstd.slurm.commands import Commands
 from tests.data.ground import OTHER, USER, ground, in_store, own, root_only
 from tests.data.memory import MemoryStager
+from tests.store.samples import planned
 
 pytestmark = [pytest.mark.boxes, root_only]
 KEY = "ab/" + "ab" * 32
@@ -140,3 +141,31 @@ def _transfers(stager: MemoryStager, folder: Path) -> HeadTransfers:
         homeward=Homeward(stager, limits, lambda *_: None, folders), hand=hand_of, objects=object_hand,
         folders=folders, cache_dir=str(folder), datasets=lambda _name: None,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_that_the_store_had_no_room_is_told_apart(full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stager = MemoryStager()
+    work = _transfers(stager, tmp_path)
+    who = Account("ada", USER, USER, (USER,), "/")
+    monkeypatch.setattr("burstd.daemon.stage.transfers.account", lambda _user: who)
+
+    def fails(*_: object, **__: object) -> Any:
+        raise AgentError("space" if full else "store", "it says so")
+
+    def refuses(*_: object) -> Any:
+        raise (StoreSpaceGone if full else StoreBusy)("it says so")
+
+    monkeypatch.setattr(NodeAgent, "run", fails)
+    monkeypatch.setattr(stager, "objects", refuses)
+    directives, _ = parse("#!/bin/sh\n#BURST stage_out . to /nowhere\n")
+    row = Staging("7", "ada", USER, USER, directives, StageState.COLLECTING, 0, 0)
+    claim = planned()
+    with pytest.raises(StageFailed) as collected:
+        work.collect(Task(row, Meter("7", "collect")), claim, [])
+    with pytest.raises(StageFailed) as placed:
+        work.place(Task(row, Meter("7", "place")), claim)
+    with pytest.raises(StageFailed) as cleared:
+        work.clear(Task(row, Meter("7", "clear")), [])
+    told = [(one.value.again, one.value.full) for one in (collected, placed, cleared)]
+    assert told == [(True, full), (not full, False), (True, full)], "a node's own disk is its job's affair"

@@ -237,6 +237,12 @@ class StageDesk:
             self._seen = self._store.stagings()
         return self._seen
 
+    def short_of_room(self) -> tuple[Staging, ...]:
+        """Data for which the store had no room, as it was while it moved. Each failure is told once."""
+        short = tuple(self._moves.short.values())
+        self._moves.short.clear()
+        return short
+
     def _look_at_pools(self) -> None:
         pools = self._pools().values()
         self._moves.slots = frozenset(slot for pool in pools for slot in pool.slots)

@@ -58,6 +58,8 @@ class Moves:
         self._transfers = transfers
         self._retries = retries
         self._looking: Counter[int] = Counter()
+        self.short: dict[str, Staging] = {}
+        """Data by job for which the store had no room since this was emptied, as it was while it moved."""
 
     def cloud(self, nodes: Iterable[str], since: float) -> frozenset[str]:
         """Which of these nodes are in the cloud: slots of the settings, and those that had a machine since then.
@@ -274,6 +276,8 @@ class Moves:
         final = [e for e in errors if isinstance(e, StageFailed) and not e.again]
         text = str(final[0] if final else errors[0])
         attempts = row.attempts + 1
+        if any(getattr(error, "full", False) for error in errors):
+            self.short[row.job_id] = row
         if may_hold and (final or attempts >= self._retries()):
             return self._isolation.hold(row, text)
         wanted = max(getattr(error, "retry_after_s", 0.0) for error in errors)

@@ -124,6 +124,8 @@ class StageRoom:
         self._sweeping = False
         self._error = ""
         self._index_error = ""
+        self._short: frozenset[str] = frozenset()
+        """Jobs whose data the store has no room for, and nothing was left to evict for them."""
         self._usage = Usage()
         self._counting = False
         self._count_due = 0.0
@@ -190,6 +192,8 @@ class StageRoom:
             except StagerError as error:
                 self._index_error = str(error)
         due = self.desk.step(slurm, claims)
+        if short := self.desk.short_of_room():
+            self._make_room(short)
         now = self._around.clock.now()
         if now >= self._sweep_due and not self._sweeping:
             if self._sleeps(now):
@@ -227,6 +231,11 @@ class StageRoom:
         """What needs a person."""
         found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._error, self._index_error)) if e]
         held = [row for row in self.desk.rows() if row.needs_person]
+        if waits := next((row for row in self.desk.rows() if row.error and row.job_id in self._short), None):
+            found.append(
+                f"the store of staged data has no room for job {waits.job_id}; jobs need all burstd has there: "
+                f"make room ('burstctl stage usage'): {waits.error}"
+            )
         return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.needed}" for row in held[:5]]
 
     def _sleeps(self, now: float) -> bool:
@@ -255,6 +264,20 @@ class StageRoom:
             self._tell_use()
 
         self._around.workers.submit("stage:sweep", lambda: self._sweep.run(live, wall, ahead), done)
+
+    def _make_room(self, short: Sequence[Staging]) -> None:
+        """The puts are tried again in any case."""
+        jobs = frozenset(row.job_id for row in short)
+        live = [*short, *(row for row in self._around.store.stagings() if row.job_id not in jobs)]
+        wall, ahead = self._around.clock.wall(), self._ahead()
+
+        def done(result: int | Exception) -> None:
+            if isinstance(result, Exception):
+                log.error("no room could be made in the store", error=str(result))
+            self._short = self._short - jobs if result and not isinstance(result, Exception) else self._short | jobs
+            self._sweep_due = 0.0
+
+        self._around.workers.submit("stage:sweep", lambda: self._sweep.make_room(live, wall, ahead), done)
 
     def _ahead(self) -> float:
         return self._around.clock.wall() - self._around.clock.now()

@@ -136,6 +136,23 @@ class Sweep:
             log.info("the store was swept", evicted=evicted, orphans=orphans, unfinished=len(dead))
         return Swept(now, count, size, self._stager.free_bytes(), evicted, orphans + len(dead))
 
+    def make_room(self, live: Sequence[Staging], now: float, ahead: float = 0.0) -> int:
+        """Removes the longer unused half of what nobody needs, for a put that found no room; how many trees.
+
+        Arguments as of ``run``; the data that the put was of is among ``live`` as it was then.
+        """
+        known = self._index.trees(self._store)
+        stay = needed(known, live, now, ahead)
+        cached = [CachedTree(t.tree.digest, t.bytes, t.used) for t in known]
+        spare = sum(tree.size_bytes for tree in cached if tree.id not in stay)
+        most = sum(tree.size_bytes for tree in cached) - (spare + 1) // 2
+        gone = set(evictable(cached, stay, now, self.rules.lifetime_s, most))
+        # Without a tree that goes, what the put has brought so far stays for its next try.
+        if gone:
+            log.info("the store is full", trees=len(gone), of=len(cached))
+            self.evict(t for t in known if t.tree.digest in gone)
+        return len(gone)
+
     def evict(self, trees: Iterable[KnownTree], *, at_once: bool = True) -> int:
         """Removes trees that were not used since they were read, and the objects that no tree uses; how many objects.
 

@@ -30,7 +30,7 @@ from burstd.data.walk import fixed_part, is_pattern
 from burstd.model.claim import Claim
 from burstd.model.data import Access, StageIn, Staging, Tree
 from burstd.model.errors import NodeNotReady, NodeRefused
-from burstd.model.stager import Reach, Stager, StagerError, StoreBusy
+from burstd.model.stager import Reach, Stager, StagerError, StoreBusy, StoreSpaceGone
 from burstd.node.agent import AgentError, AgentStopped, NodeAgent
 from burstd.slurm.commands import Commands
 from burstd.slurm.job_facts import JobFacts, job_facts
@@ -249,8 +249,9 @@ class HeadTransfers:
             if task.cancelled.is_set():
                 raise Cancelled("it was told to stop") from None
             raise StageFailed(
-                str(error), again=True, retry_after_s=error.retry_after_s if isinstance(error, StoreBusy) else 0.0
-            ) from None
+                str(error), again=True, retry_after_s=error.retry_after_s if isinstance(error, StoreBusy) else 0.0,
+                full=isinstance(error, StoreSpaceGone),
+            ) from None  # fmt: skip
         except ManifestDamaged as error:
             raise StageFailed(f"{self._stager.name}: {error}", again=True) from None
 
@@ -274,11 +275,13 @@ class HeadTransfers:
                     cancelled=task.cancelled,
                 )  # fmt: skip
             except AgentError as error:
-                again, resend = error.kind in ("store", "agent", "damaged"), False
+                # Output takes up room in the store alone, input room on the node.
+                full = error.kind == "space" and do == "collect"
+                again, resend = full or error.kind in ("store", "agent", "damaged"), False
                 if error.kind == "damaged" and do == "place":
                     index, trees = self._sender.index, [tree for tree in job.trees.values() if not tree.place]
                     resend = repair(self._stager, index, trees, error.keys, task.cancelled)
-                raise StageFailed(f"{claim.slot}: {error}", again=again, resend=resend) from None
+                raise StageFailed(f"{claim.slot}: {error}", again=again, resend=resend, full=full) from None
             except AgentStopped:
                 raise Cancelled("it was told to stop") from None
             except (NodeNotReady, NodeRefused) as error:

@@ -18,14 +18,18 @@ class StageFailed(BurstdError):
     """A transfer did not come to its end. The message is a sentence for the job's owner.
 
     ``again``: trying again later makes sense; False: it needs the owner or an administrator. ``retry_after_s``: not
-    before. ``resend``: not before the input was sent again, of which objects are damaged or gone.
+    before. ``resend``: not before the input was sent again, of which objects are damaged or gone. ``full``: the store
+    had no room.
     """
 
-    def __init__(self, message: str, *, again: bool, retry_after_s: float = 0.0, resend: bool = False) -> None:
+    def __init__(
+        self, message: str, *, again: bool, retry_after_s: float = 0.0, resend: bool = False, full: bool = False
+    ) -> None:
         super().__init__(message)
         self.again = again
         self.retry_after_s = retry_after_s
         self.resend = resend
+        self.full = full
 
 
 class Cancelled(BurstdError):
