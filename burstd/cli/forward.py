@@ -15,12 +15,15 @@ from typing import Annotated, Any
 import typer
 
 from burstd.cli.job import JobId
+from burstd.cli.output import safe_text
 from burstd.cli.session import CODES, Code, Json, Session, Socket, Unreachable, session, waiting, why_not
 from burstd.data.relay import SocketWire, hang_up, relay
 
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
 """For the daemon's answer: it may have to make an ssh connection first."""
+_LONGEST = 1 << 16
+"""Bytes of an answer."""
 _PAUSE_S = 1.0
 """After a connection that could not be accepted."""
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -66,9 +69,10 @@ def port_forward(
     with hold, _listen(burstd, port if local is None else local, given=local is not None) as listener:
         here = listener.getsockname()[1]
         if burstd.json:
-            _tell({"host": HOST, "port": here, "job": said["job"], "node": said["node"], "to": port})
+            _tell({"host": HOST, "port": here, "job": said.get("job"), "node": said.get("node"), "to": port})
         else:
-            typer.echo(f"{HOST}:{here} is port {port} of {said['node']}, until job {said['job']} ends or Ctrl-C.")
+            where = safe_text(f"port {port} of {said.get('node')}, until job {said.get('job')}")
+            typer.echo(f"{HOST}:{here} is {where} ends or Ctrl-C.")
         sys.stdout.flush()
         try:
             why = _serve(listener, hold, door)
@@ -107,18 +111,19 @@ class _Door:
         if not answer:
             raise Unreachable(f"burstd on {self._path} hung up without an answer; it may be ending.")
         if not answer.get("ok"):
-            raise Refused(int(answer.get("status", 503)), str(answer.get("error", "the daemon said no")))
+            status = answer.get("status")
+            raise Refused(status if type(status) is int else 503, str(answer.get("error", "the daemon said no")))
         return connection, answer
 
 
 def _line(connection: sockets.socket) -> dict[str, Any]:
     """One line, and nothing of what follows it; empty where there is none."""
     line = b""
-    while not line.endswith(b"\n") and (byte := connection.recv(1)):
+    while not line.endswith(b"\n") and len(line) < _LONGEST and (byte := connection.recv(1)):
         line += byte
     try:
         said = json.loads(line) if line else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         said = {}
     return said if isinstance(said, dict) else {}
 
@@ -206,7 +211,7 @@ def _end(prefix: bytes, address: tuple[str, int]) -> str:
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"burstctl: {text}\n")
+    sys.stderr.write(f"burstctl: {safe_text(text)}\n")
 
 
 def _tell(answer: dict[str, Any]) -> None:

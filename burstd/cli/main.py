@@ -29,7 +29,10 @@ from burstd.cli import (
     stage,
     status,
 )
-from burstd.cli.session import DEFAULT_SOCKET, Code, Json, Shared
+from burstd.cli.output import safe_text
+from burstd.cli.session import DEFAULT_SOCKET, Code, Json, Shared, heard
+
+_SHOWN = 500
 
 app = typer.Typer(
     name="burstctl",
@@ -97,9 +100,13 @@ def main() -> None:
     except Exception as error:  # the one place where a bug becomes a sentence
         if os.environ.get("BURSTCTL_TRACEBACK"):
             raise
+        what = f"{type(error).__name__}: {error}"
+        if heard and heard[-1] != DEFAULT_SOCKET:
+            said = f"the answer from {heard[-1]} cannot be shown ({what}): is it burstd there, of this version?"
+        else:
+            said = f"failed unexpectedly: {what}"
         sys.stderr.write(
-            f"burstctl: failed unexpectedly: {type(error).__name__}: {error}\n"
-            "Set BURSTCTL_TRACEBACK=1 to see where, and report it.\n"
+            f"burstctl: {safe_text(said[:_SHOWN])}\nSet BURSTCTL_TRACEBACK=1 to see where, and report it.\n"
         )
         sys.exit(Code.NO)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import socket
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from burstd.cli.output import json_text, safe_text
+from burstd.model.bounded import whole
 
 if TYPE_CHECKING:
     import httpx
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 DEFAULT_SOCKET = Path("/run/burstd/control.sock")
 TIMEOUT_S = 40.0
 """Longer than the daemon lets a command wait."""
+ANSWER_BYTES = 64 << 20
+"""No answer of the daemon's is longer: 10,000 events have some MiB."""
 
 
 def waiting(seconds: float) -> tuple[int, int, bytes]:
@@ -69,6 +73,10 @@ class NotRunning(Unreachable):
     """Nobody listens: burstd does not run here, or listens elsewhere."""
 
 
+heard: list[Path] = []
+"""Sockets that answered this program: what fails afterwards may be for what they said."""
+
+
 class Session:
     """A connection to the daemon, and how to say what came of it."""
 
@@ -93,7 +101,7 @@ class Session:
     def answered(self, status: int, answer: Any) -> Any:
         """The answer itself; ends the program where it is a no."""
         if status >= 400:
-            self.fail(CODES.get(status, Code.UNREACHABLE), answer.get("error", f"The daemon answered {status}."))
+            self.fail(CODES.get(status, Code.UNREACHABLE), str(answer.get("error", f"The daemon answered {status}.")))
         return answer
 
     def talk(
@@ -113,16 +121,22 @@ class Session:
             self._client = httpx.Client(transport=transport, base_url="http://burstd/v1", trust_env=False)
         try:
             limits = httpx.Timeout(timeout_s, connect=None)
-            answer = self._client.request(method, path, json=body, params=params, timeout=limits)
-            return answer.status_code, answer.json()
+            # As it comes: what is packed may unpack to anything.
+            headers = {"Accept-Encoding": "identity"}
+            with self._client.stream(method, path, json=body, params=params, headers=headers, timeout=limits) as answer:
+                said = json.loads(whole(answer.iter_raw(), ANSWER_BYTES, timeout_s))
         except httpx.TimeoutException:
             raise Unreachable(_more(f"burstd does not answer on {self.path} within {timeout_s:.0f} s.")) from None
         except httpx.ConnectError:
             raise why_not(self.path) from None
         except httpx.TransportError as error:
             raise Unreachable(_more(f"burstd broke the connection on {self.path} off ({error}).")) from None
-        except ValueError:
-            raise Unreachable(f"What answers on {self.path} is not burstd; choose its socket with --socket.") from None
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            raise Unreachable(f"What answers on {self.path} is not burstd; choose its socket with --socket.")
+        heard.append(self.path)
+        return answer.status_code, said
 
     def fail(self, code: Code, text: str) -> NoReturn:
         """Says why on standard error and ends the program."""
@@ -134,7 +148,8 @@ class Session:
 def session(ctx: typer.Context, as_json: bool, path: Path | None) -> Session:
     """The session of a command; what stands after the subcommand goes before what stands in front of it."""
     shared: Shared = ctx.find_root().obj
-    return Session(_free(path or shared.socket), as_json=as_json or shared.json)
+    named = path or shared.socket
+    return Session(_free(named) if named == DEFAULT_SOCKET else named, as_json=as_json or shared.json)
 
 
 def _free(path: Path) -> Path:

@@ -94,7 +94,7 @@ def test_who_may_use_the_administrators_socket_is_answered_while_others_fill_the
                     with Client(own) as client:
                         assert client.get("/v1/status")["you"]["admin"]
                 for uid, gid in ((0, 0), (MEMBER, GID)):
-                    said = burstctl(control, uid, "status", gid=gid)
+                    said = burstctl(own, uid, "status", gid=gid)
                     assert (said.returncode, json.loads(said.stdout)["you"]["admin"]) == (0, uid == 0), said.stderr
         finally:
             server.stop()

@@ -59,6 +59,11 @@ def test_a_service_is_little_exposed(units: Path, name: str, most: float, capsys
     assert float(found[1]) <= most
 
 
+def test_no_service_leaves_a_core_file() -> None:
+    for name in (n for n in UNITS if n.endswith(".service")):
+        assert "LimitCORE=0" in share_path("systemd", name).read_text(encoding="utf-8").splitlines(), name
+
+
 @pytest.mark.boxes
 def test_each_service_has_a_limit_of_memory(head: SystemdBox) -> None:
     for name in (n for n in UNITS if n.endswith(".service")):
