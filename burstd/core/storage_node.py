@@ -7,6 +7,7 @@ slot in Slurm: no gate, no registration. READY once it is proved, OPEN at once, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from burstd.core.images import image_for
@@ -25,6 +26,7 @@ from burstd.model.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.model.storage_node import StoreNode
 
 _OWED = frozenset({T.COLLECTING, T.BRINGING})
+_BEFORE = frozenset({T.WAITING, T.SENDING, T.STAGED})
 _OUTPUT = "output of job"
 
 
@@ -36,11 +38,14 @@ class Need:
     keep: str = ""
 
 
-def need(rows: Iterable[Staging], slots: Collection[str]) -> Need:
-    """Of all live rows of one store, oldest first. ``slots`` are the names of all cloud nodes."""
+def need(rows: Iterable[Staging], slots: Collection[str], payable: AbstractSet[str]) -> Need:
+    """Of all live rows of one store, oldest first. ``slots`` are the names of all cloud nodes.
+
+    ``payable``: the jobs for whose input a node may be paid (payable.py).
+    """
     start = keep = ""
     for row in rows:
-        wants = _start(row, slots)
+        wants = _start(row, slots) if row.job_id in payable or row.state not in _BEFORE else ""
         start = start or wants
         keep = keep or wants or _keep(row)
     return Need(start, keep)

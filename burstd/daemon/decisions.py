@@ -12,6 +12,7 @@ from burstd.core.decide import Decider
 from burstd.core.inputs import booted
 from burstd.core.listing import ending_alarms, listing_alarms
 from burstd.core.outlook import outlooks
+from burstd.core.payable import payable_inputs
 from burstd.core.storage_node import storage_alarms
 from burstd.core.tuning import Tuning
 from burstd.daemon.holds import Holds
@@ -40,6 +41,7 @@ class Thought:
     covered_since: Mapping[str, float]
     booted: Mapping[str, tuple[float, ...]]
     alarms: tuple[str, ...]
+    payable: frozenset[str]
 
 
 class Decisions:
@@ -102,4 +104,5 @@ class Decisions:
             covered_since(memory.covered_since, snapshot, plan.target),
             booted(memory.booted, snapshot, plan.actions),
             tuple(alarms),
+            payable_inputs(memory.payable, snapshot, rules.policies),
         )

@@ -45,6 +45,8 @@ class Memory:
     tried_since: Mapping[str, float] = field(default_factory=dict)
     covered_since: Mapping[str, float] = field(default_factory=dict)
     booted: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    payable: frozenset[str] = frozenset()
+    """Jobs for whose input a storage node may be paid, by the last decision."""
     requeued: set[tuple[str, int]] = field(default_factory=set)
     """Runs of jobs of the queue whose requeue Slurm has taken."""
     unmoved: dict[tuple[str, int], float] = field(default_factory=dict)

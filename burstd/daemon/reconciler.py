@@ -173,7 +173,7 @@ class Reconciler:
 
     def _store_nodes(self, storage: Sequence[Claim], now: float) -> tuple[StoreNode, ...]:
         configured = self._stage.store_nodes() if self._stage is not None else ()
-        return self._storage.look(configured, storage, self._slots(), now)
+        return self._storage.look(configured, storage, self._slots(), self._memory.payable, now)
 
     def _slots(self) -> set[str]:
         return {slot for pool in self.rules.pools.values() for slot in pool.slots}
@@ -207,6 +207,7 @@ class Reconciler:
             self._memory.tried_since = thought.tried_since
             self._memory.covered_since = thought.covered_since
             self._memory.booted = thought.booted
+            self._memory.payable = thought.payable
             changed += self._executor.apply(plan)
             changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.

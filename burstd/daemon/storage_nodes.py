@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from burstd.core.storage_node import need
@@ -22,7 +23,12 @@ class StorageNodes:
         self._idle_since: dict[str, float] = {}
 
     def look(
-        self, configured: Sequence[StoreNode], storage: Sequence[Claim], slots: Collection[str], now: float
+        self,
+        configured: Sequence[StoreNode],
+        storage: Sequence[Claim],
+        slots: Collection[str],
+        payable: AbstractSet[str],
+        now: float,
     ) -> tuple[StoreNode, ...]:
         """Those of the settings, and those of claims whose store is not in the settings any more, with their needs."""
         known = {node.pool.name for node in configured}
@@ -35,10 +41,14 @@ class StorageNodes:
         if not nodes:
             return ()
         rows = sorted(self._store.stagings(), key=lambda row: (row.created, row.job_id))
-        return tuple(self._with_need(node, [r for r in rows if r.store == node.store], slots, now) for node in nodes)
+        return tuple(
+            self._with_need(node, [r for r in rows if r.store == node.store], slots, payable, now) for node in nodes
+        )
 
-    def _with_need(self, node: StoreNode, rows: Sequence[Staging], slots: Collection[str], now: float) -> StoreNode:
-        wanted = need(rows, slots)
+    def _with_need(
+        self, node: StoreNode, rows: Sequence[Staging], slots: Collection[str], payable: AbstractSet[str], now: float
+    ) -> StoreNode:
+        wanted = need(rows, slots, payable)
         if wanted.start or wanted.keep:
             self._idle_since.pop(node.store, None)
             return replace(node, start=wanted.start, keep=wanted.keep)

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from burstd.core.decide import decide
+from burstd.core.payable import payable_inputs
 from burstd.core.storage_node import need, storage_alarms, storage_steps
 from burstd.core.tuning import Tuning
 from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.data import Directives, StageIn, StageOut, StageState, Staging, Tree
+from burstd.model.data import DataView, Directives, StageIn, StageOut, StageState, Staging, Tree
 from burstd.model.offer import OfferRule, Pool
 from burstd.model.plan import Action, Launch, MakeClaim, Move, Prove
 from burstd.model.shape import Shape
 from burstd.model.snapshot import Breaker, Progress, Sighting, SlurmView, Snapshot, Unavailable
 from burstd.model.storage_node import StoreNode
-from tests.core.worlds import NOW, claim, offer, world
+from policies.budget import plugin
+from tests.core.worlds import NOW, claim, job, offer, world
 
 S, C = StageState, ClaimState
 IN = StageIn("data", "data")
@@ -58,9 +60,37 @@ NO_INPUT = Directives((), (OUT,))
     ],
 )
 def test_what_a_jobs_data_wants_of_the_node(staging: Staging, start: bool, keep: bool) -> None:
-    found = need([staging], SLOTS)
+    found = need([staging], SLOTS, {"7"})
     assert (bool(found.start), bool(found.keep)) == (start, keep)
     assert "job 7" in found.keep or not keep
+
+
+@pytest.mark.parametrize("state", [S.WAITING, S.SENDING, S.STAGED])
+@pytest.mark.parametrize(
+    ("limit_s", "budget", "kept"),
+    [(0.0, {"limit": 50}, False), (60.0, {"users": {"*": {"limit": 0}}}, False), (60.0, {"limit": 50}, True),
+     (0.0, {"unlimited_s": 60}, True)],
+    ids=["no time limit", "no money", "money", "no limit on money"],
+)  # fmt: skip
+def test_a_job_that_nobody_pays_for_keeps_no_node(
+    state: StageState, limit_s: float, budget: dict[str, Any], kept: bool
+) -> None:
+    waits = job("7", time_limit_s=limit_s, reason="BurstBufferStageIn")
+    data = {"7": DataView(state, NOW + 9000 if state is S.WAITING else 0.0, store="near")}
+    at = replace(world(waits, data=data), store_nodes=(node(),))
+    chain = (plugin.make(plugin.settings(**budget)),)
+    found = payable_inputs(frozenset(), at, chain)
+    wanted = need([row(state)], SLOTS, found)
+    assert (bool(wanted.start), bool(wanted.keep)) == (kept, kept)
+    # Slots that others have now are no reason, nor that Slurm does not answer.
+    full = replace(at, held_slots=frozenset({"cpu1", "cpu2", "cpu3", "cpu4"}))
+    assert payable_inputs(found, replace(at, slurm=Unavailable("down", NOW)), chain) == found
+    assert payable_inputs(found, full, ()) == {"7"}
+
+
+def test_output_keeps_the_node_whoever_pays() -> None:
+    assert need([row(S.COLLECTING, nodes=("gpu1",))], SLOTS, frozenset()).start
+    assert need([row(S.BRINGING, outputs={"gpu1/0": TREE})], SLOTS, frozenset()).keep
 
 
 def node(**fields: Any) -> StoreNode:

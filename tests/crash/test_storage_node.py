@@ -40,7 +40,7 @@ class Near:
         return float("inf")
 
     def views(self) -> Mapping[str, DataView]:
-        return {}
+        return {"7": DataView(StageState.WAITING, 0.0, store="near")}
 
     def alarms(self) -> Sequence[str]:
         return ()
