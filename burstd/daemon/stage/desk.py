@@ -16,7 +16,6 @@ from burstd.core.staging import TransferLimits, Waiting, turns
 from burstd.daemon.stage.allowance import Quotas, too_much, unlimited
 from burstd.daemon.stage.chain import Chain
 from burstd.daemon.stage.fate import (
-    AFTER,
     BEFORE,
     DEALLOCATED,
     STARTING,
@@ -35,7 +34,7 @@ from burstd.daemon.stage.job_folders import JobFolders
 from burstd.daemon.stage.moves import RETRY_S, Moves, machines_of
 from burstd.daemon.stage.progress import Reading
 from burstd.daemon.stage.recovery import write_down
-from burstd.daemon.stage.runs import Answer, Life, Run, Runs
+from burstd.daemon.stage.runs import AFTER, Answer, Life, Run, Runs
 from burstd.daemon.stage.views import unheard, views
 from burstd.daemon.stage.work import Transfers
 from burstd.daemon.workers import Workers
@@ -266,7 +265,7 @@ class StageDesk:
         directives = run.directives
         before = self._store.find_staging(run.job_id)
         been = before is not None and run.facts_of(before) is not None
-        if due and been:
+        if due and been and before is not None and not run.ran_elsewhere(before):
             return None  # Its output is home, and nothing of it is left.
         if directives is None and before is not None and been:
             # Slurm does not tell the script at every hook.
@@ -309,6 +308,12 @@ class StageDesk:
                 self._moves.clear(row, run, machines)
             case Fate.RAN if run.facts is not None and not self._busy(run, machines):
                 return write_down(self._store, row, run.facts)
+            case Fate.OTHER if not self._busy(run, machines):
+                # Slurm has started it again since, so what that run left was home. The run now goes on record anew.
+                reason = "Slurm asks for the output of a later run than the one on record"
+                self._store.move_staging(row.job_id, row.state, S.CLEARED, reason)
+                run.life.times.clear()
+                return None
             case Fate.ON if not run.tasks and self._clock.now() >= run.life.rest_until:
                 return self._go_on(row, run, machines)
             case _:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from burstd.daemon.stage.runs import Run
+from burstd.daemon.stage.runs import AFTER, Run
 from burstd.model.data import StageState as S
 from burstd.model.data import Staging
 from burstd.slurm.stage_server import StageReply
@@ -15,7 +15,6 @@ DEALLOCATED = StageReply("refused", "its nodes are gone: Slurm starts the job ag
 REQUEUED = "REQUEUED"
 """As a job's last state: it will start again."""
 _OUTPUT = (S.PLACED, S.COLLECTING, S.BRINGING)
-AFTER = ("data_out", "test_data_out")
 BEFORE = ("data_in", "test_data_in")
 _ENDED_AS = {
     3: "COMPLETED", 4: "CANCELLED", 5: "FAILED", 6: "TIMEOUT", 7: "NODE_FAIL", 8: "PREEMPTED", 9: "BOOT_FAIL",
@@ -41,6 +40,8 @@ class Fate(Enum):
     """Nothing of it is needed."""
     RAN = auto()
     """It has run, and the record does not know that."""
+    OTHER = auto()
+    """The record is of a run before the one whose output is due."""
 
 
 def owed(row: Staging) -> bool:
@@ -61,11 +62,15 @@ def fate(row: Staging, run: Run) -> Fate:
         # over by itself, and the hurry is not about this run.
         if life.hurry and not run.queued and not life.again and (ending(run) or row.job_state != REQUEUED):
             return Fate.GIVE_UP
+        if run.ran_elsewhere(row):
+            return Fate.OTHER
         if row.state is S.PLACED and (life.over or life.again or ending(run) or not run.active or run.elsewhere(row)):
             return Fate.COLLECT
         return Fate.ON
-    if row.state is not S.HOME and ending(run) and not run.unknown:
+    if ending(run) and not run.unknown and row.state is not S.HOME:
         return Fate.RAN
+    if row.state is S.HOME and run.ran_elsewhere(row):
+        return Fate.OTHER
     if row.state is S.HELD:
         # Slurm tears a job down whose input was refused, and holds it: the reason stays on record meanwhile.
         return Fate.CLEAR if life.again or run.ended else Fate.ON
@@ -116,7 +121,7 @@ def reply(row: Staging | None, run: Run, hook: str, env: dict[str, str]) -> Stag
         # Never refused: Slurm would forget the job, and ask no more.
         if row is None or (run.unknown and row.state not in _OUTPUT and not owed(row)):
             return OK if run.fresh else None
-        return OK if row.state is S.HOME else None
+        return OK if row.state is S.HOME and run.fresh and not run.ran_elsewhere(row) else None
     if row is None:
         if not run.fresh:
             return None

@@ -28,6 +28,9 @@ ACTIVE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "COMPLETING", "RESIZI
 QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 """For jobs that will start, for the first time or again."""
 
+AFTER = ("data_out", "test_data_out")
+"""Hooks of a job that has run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Back:
@@ -167,6 +170,14 @@ class Run:
         """Whether it is about to start on other nodes than those of the record."""
         nodes = self.facts.nodes if self.facts else ()
         return "pre_run" in self.hooks and bool(nodes) and set(nodes) != set(row.nodes)
+
+    def ran_elsewhere(self, row: Staging) -> bool:
+        """Whether Slurm asks for output of other nodes than the record's: that is of a run before, as a copy is.
+
+        A job that has given some of its nodes back still has output there.
+        """
+        facts = None if self.unknown or self.queued or "pre_run" in self.hooks else self.facts_of(row)
+        return facts is not None and any(h in self.hooks for h in AFTER) and not set(facts.nodes) <= set(row.nodes)
 
     def listed(self, row: Staging, shown: Mapping[str, str], read: float, now: float) -> None:
         """A listing of this time: the states of the jobs in it."""

@@ -60,11 +60,11 @@ def views(
 
 
 def unheard(found: Mapping[str, DataView], leaving: Iterable[tuple[Job, float]]) -> dict[str, DataView]:
-    """Jobs that stage out, and since when, of which the record does not know: their nodes are not let go."""
+    """Jobs that stage out, and since when, of which or of whose nodes the record does not know: they are not let go."""
     news = {}
     for job, since in leaving:
         known = found.get(job.id)
-        if known is None or known.state in _BEFORE_END:
+        if known is None or known.state in _BEFORE_END or not set(job.node_list) <= set(known.nodes):
             news[job.id] = DataView(S.COLLECTING, 0.0, job.node_list, since, ended=since)
     return news
 
