@@ -12,7 +12,7 @@ from burstd.data.manifest import TREE_BYTES, object_key
 from burstd.data.place import JobFolder
 from burstd.data.transports import Transport
 from burstd.data.userside import LIMIT, STOPPED, TO_PACK, AgentFault, Message, Slots, UserSide
-from burstd.model.stager import StagerError
+from burstd.model.stager import StagerError, StoreSpaceGone
 
 LANES = 4
 _MISSING = 100
@@ -52,7 +52,7 @@ class Putting:
                 self._put(object_key(self._prefix, key), body)
                 self._user.line.send({"key": key, "slot": slot})
         except StagerError as error:
-            self._fail(AgentFault("store", str(error)))
+            self._fail(AgentFault("full" if isinstance(error, StoreSpaceGone) else "store", str(error)))
         except AgentFault as fault:
             self._fail(fault)
         except OSError as error:

@@ -46,7 +46,10 @@ TO_PACK = (
 
 
 class AgentFault(Exception):
-    """What the agent answers as its error: ``kind`` is one of store, space, damaged, rights, limit, agent."""
+    """What the agent answers as its error.
+
+    ``kind`` is one of store, full (the store is), space (the node has none), damaged, rights, limit, agent.
+    """
 
     def __init__(self, kind: str, sentence: str, keys: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)

@@ -228,7 +228,7 @@ def test_a_store_that_is_full_or_gone(rig: Rig) -> None:
         (small / "store").mkdir()
         with pytest.raises(Answered, match="No space left") as caught:
             rig.collect("12", ["."])
-        assert caught.value.kind == "store"
+        assert caught.value.kind == "full"
     finally:
         subprocess.run(["umount", small], check=True)
     rig.reach = {"kind": "dir", "facts": {"path": str(rig.top / "gone/store")}}

@@ -275,13 +275,13 @@ class HeadTransfers:
                     cancelled=task.cancelled,
                 )  # fmt: skip
             except AgentError as error:
-                # Output takes up room in the store alone, input room on the node.
-                full = error.kind == "space" and do == "collect"
-                again, resend = full or error.kind in ("store", "agent", "damaged"), False
+                again, resend = error.kind in ("store", "full", "agent", "damaged"), False
                 if error.kind == "damaged" and do == "place":
                     index, trees = self._sender.index, [tree for tree in job.trees.values() if not tree.place]
                     resend = repair(self._stager, index, trees, error.keys, task.cancelled)
-                raise StageFailed(f"{claim.slot}: {error}", again=again, resend=resend, full=full) from None
+                raise StageFailed(
+                    f"{claim.slot}: {error}", again=again, resend=resend, full=error.kind == "full"
+                ) from None
             except AgentStopped:
                 raise Cancelled("it was told to stop") from None
             except (NodeNotReady, NodeRefused) as error:
