@@ -40,7 +40,7 @@ class Near:
         return float("inf")
 
     def views(self) -> Mapping[str, DataView]:
-        return {"7": DataView(StageState.WAITING, 0.0, store="near")}
+        return {job_id: DataView(StageState.WAITING, 0.0, store="near") for job_id in ("7", "8")}
 
     def alarms(self) -> Sequence[str]:
         return ()
