@@ -181,6 +181,9 @@ def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_
     index.put("near", "in", {KEY: 5})
     index.add_tree("near", TREE, [KEY], uid=4242)
     index.close()
+    with closing(sqlite3.connect(tmp_path / "stage-index.db")) as db:
+        db.execute("update objects set used = used - 1000")
+        db.commit()
     clock.at = time.time() + 100
     with ExitStack() as stack:
         record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))

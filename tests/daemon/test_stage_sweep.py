@@ -135,18 +135,19 @@ def test_a_full_store_loses_half_of_what_nobody_needs_and_then_the_rest_and_then
     ground = Ground(keep_bytes=None)
     for word in "abcd":
         ground.sent(word)
+    ground.stager.put(object_key("in", key("f")), b"left")
+    ground.index.put(STORE, "in", {key("f"): 4})
     waiting = [job(S.STAGED, "b"), replace(job(S.SENDING, uid=1, since_s=0.0), job_id="8")]
 
     def make_room() -> int:
         return ground.sweep.make_room(waiting, time.time(), BEHIND_S)
 
-    assert make_room() == 2, "of 12 bytes that nobody needs at least 6"
+    assert make_room() == 3, "of 12 bytes of trees at least 6, and what is of no tree"
+    assert object_key("in", key("f")) not in ground.stager.held
     assert ground.there() == {"b", "d"}, "unused for longest"
     ground.stager.put(object_key("in", key("e")), b"half")
     ground.index.put(STORE, "in", {key("e"): 4})
     assert make_room() == 1
-    ground.stager.put(object_key("in", key("e")), b"half")
-    ground.index.put(STORE, "in", {key("e"): 4})
     assert make_room() == 0, "a job needs what is left"
     assert ground.there() == {"b"}
     assert object_key("in", key("e")) in ground.stager.held, "what a broken transfer has brought is not sent again"

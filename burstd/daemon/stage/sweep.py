@@ -118,7 +118,7 @@ class Sweep:
         gone = set(evictable(cached, stay, now, self.rules.lifetime_s, self.rules.keep_bytes))
         most = self.rules.keep_bytes
         full = most is not None and self._index.used_bytes(self._store) > most
-        evicted = self.evict([t for t in known if t.tree.digest in gone], at_once=full)
+        evicted = self.evict([t for t in known if t.tree.digest in gone], unused_s=0.0 if full else ORPHAN_S)
         orphans = 0
         # Where the index was lost, what live jobs need cannot be told from what nobody needs.
         if in_use <= {t.tree.digest for t in self._index.trees(self._store)}:
@@ -137,7 +137,7 @@ class Sweep:
         return Swept(now, count, size, self._stager.free_bytes(), evicted, orphans + len(dead))
 
     def make_room(self, live: Sequence[Staging], now: float, ahead: float = 0.0) -> int:
-        """Removes the longer unused half of what nobody needs, for a put that found no room; how many trees.
+        """Removes the longer unused half of what nobody needs, for a put that found no room; how many objects.
 
         Arguments as of ``run``; the data that the put was of is among ``live`` as it was then.
         """
@@ -147,22 +147,21 @@ class Sweep:
         spare = sum(tree.size_bytes for tree in cached if tree.id not in stay)
         most = sum(tree.size_bytes for tree in cached) - (spare + 1) // 2
         gone = set(evictable(cached, stay, now, self.rules.lifetime_s, most))
-        # Without a tree that goes, what the put has brought so far stays for its next try.
-        if gone:
-            log.info("the store is full", trees=len(gone), of=len(cached))
-            self.evict(t for t in known if t.tree.digest in gone)
-        return len(gone)
+        # What transfers have brought since they began stays for their next try.
+        begun = min((row.since + ahead for row in live if row.state is StageState.SENDING), default=now)
+        evicted = self.evict((t for t in known if t.tree.digest in gone), unused_s=max(now - begun, 0.0))
+        log.info("the store is full", evicted=evicted, trees=len(gone), of=len(cached))
+        return evicted
 
-    def evict(self, trees: Iterable[KnownTree], *, at_once: bool = True) -> int:
+    def evict(self, trees: Iterable[KnownTree], *, unused_s: float = 0.0) -> int:
         """Removes trees that were not used since they were read, and the objects that no tree uses; how many objects.
 
-        Not ``at_once``: what was used in the last hour stays, for it may be of a transfer that broke off, or the output
-        of a job that others follow.
+        Objects that were used in the last ``unused_s`` seconds stay: they may be of a transfer that broke off, or the
+        output of a job that others follow.
         """
         for tree in trees:
             self._index.forget_tree(tree)
         count = 0
-        unused_s = 0.0 if at_once else ORPHAN_S
         for taken in self._index.unreferenced(self._store, unused_s=unused_s, limit=AT_ONCE):
             self._remove(taken)
             count += len(taken)
