@@ -40,7 +40,7 @@ class Adopter:
     def strangers(self, clouds: Mapping[str, CloudView], claims: Collection[Claim]) -> Strangers:
         """``claims``: those on record now."""
         live = {claim.id for claim in claims} | {claim.instance_id for claim in claims}
-        batches = {claim.batch for claim in claims}
+        batches = {claim.batch for claim in claims if claim.batch}
         unknown: set[tuple[str, str]] = set()
         foreign: set[str] = set()
         for cloud in clouds.values():
