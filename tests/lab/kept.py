@@ -46,6 +46,7 @@ class Kept:
         self._keeper: subprocess.Popen[str] | None = None
         self._asking = threading.Lock()
         self._lasting: dict[str, bool] = {}
+        self._again: dict[str, tuple[Sequence[str], Mapping[str, str] | None]] = {}
         inherited = ("PATH", "LANG", "LC_ALL", "TMPDIR")
         self._environment = {name: os.environ[name] for name in inherited if name in os.environ}
         self._environment |= {"HOME": str(state), **(environment or {})}
@@ -107,9 +108,20 @@ class Kept:
         return file.read_text(encoding="utf-8", errors="replace")[-3000:] if file.exists() else "(nothing)"
 
     def start(
-        self, name: str, words: Sequence[str], more: Mapping[str, str] | None = None, *, lasting: bool = True
+        self,
+        name: str,
+        words: Sequence[str],
+        more: Mapping[str, str] | None = None,
+        *,
+        lasting: bool = True,
+        again: bool = False,
     ) -> None:
-        """Starts a process, with ``more`` in its environment. Returns at once. A ``lasting`` one must not end."""
+        """Starts a process, with ``more`` in its environment. Returns at once.
+
+        A ``lasting`` one must not end; one that is to be started ``again`` may fail once.
+        """
+        if again:
+            self._again[name] = (words, more)
         self.log(name).parent.mkdir(exist_ok=True)
         environment = {**self._environment, **(more or {})}
         self.ask("start", name=name, words=list(words), environment=environment, log=str(self.log(name)))
@@ -145,7 +157,9 @@ class Kept:
         deadline = time.monotonic() + self._patience_s
         while not condition():
             for name, status in self.ask("ended")["ended"].items():
-                if self._lasting.get(name) or (name in self._lasting and status):
+                if status and name in self._again:
+                    self.start(name, *self._again.pop(name))
+                elif self._lasting.get(name) or (name in self._lasting and status):
                     raise LabFailed(f"{name} ended with {status}: {self.said(name)}")
             if time.monotonic() > deadline:
                 raise LabFailed(f"not within {self._patience_s:.0f} s: {what}; see the logs in {self.state / 'log'}")
