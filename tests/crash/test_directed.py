@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,18 +27,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, template: Path) -> Wor
     return World(tmp_path, template=template, alpha=request.param)
 
 
-def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
-    """Lets the world go on until the condition holds."""
-    end = w.clock.now() + within_s
-    while not condition():
-        assert w.clock.now() < end, w.report()
-        w.run(1.0)
-        w.check()
-
-
 def running(w: World, job: str, within_s: float = 90.0) -> Claim:
     """Waits for the job to run; returns the claim under it."""
-    until(w, lambda: w.states(job) == [RUNNING], within_s)
+    w.run_until(lambda: w.states(job) == [RUNNING], within_s)
     return w.claim_on(w.slurm.job(job).nodes[0])
 
 
@@ -83,7 +73,7 @@ def test_while_every_cloud_is_down_jobs_wait_and_machines_stay(world: World) -> 
     assert [i.claim_id for i in world.living()] == [claim.id]
     for kit in world.kits.values():
         kit.heal()
-    until(world, lambda: RUNNING in world.states(waiting), 900)
+    world.run_until(lambda: RUNNING in world.states(waiting), 900)
     ends_well(world, job, waiting)
 
 
@@ -102,7 +92,7 @@ def test_a_slow_cloud_holds_up_itself_only(world: World) -> None:
 
 def test_a_full_cloud_costs_the_job_nothing_but_the_call(world: World) -> None:
     jobs = [world.slurm.submit(JobSpec(run_s=300, cpus_per_node=4)) for _ in range(4)]
-    until(world, lambda: all(world.states(job) == [RUNNING] for job in jobs), 90)
+    world.run_until(lambda: all(world.states(job) == [RUNNING] for job in jobs), 90)
     assert {world.claim_on(world.slurm.job(j).nodes[0]).offer.provider for j in jobs} == {"alpha", "beta"}
     ends_well(world, *jobs)
 
@@ -114,9 +104,9 @@ def test_one_listing_without_a_machine_that_lives_means_nothing(tmp_path: Path, 
     alpha = w.kits["alpha"]
     listed = len(w.listings)
     alpha.misreport(claim.instance_id, "omitted")
-    until(w, lambda: len(w.listings) > listed, 60)
+    w.run_until(lambda: len(w.listings) > listed, 60)
     alpha.heal()
-    until(w, lambda: len(w.listings) > listed + 3, 120)
+    w.run_until(lambda: len(w.listings) > listed + 3, 120)
     assert w.claim_on(claim.slot).id == claim.id
     ends_well(w, job)
     assert w.slurm.job(job).restarts == 0
@@ -142,7 +132,7 @@ def test_a_machine_that_a_cloud_denies_and_a_person_sets_down_is_ended_for_good(
     w.kits["alpha"].misreport(claim.instance_id, "omitted")
     w.run(60)
     w.slurm.down([claim.slot], "burstd: gone")
-    until(w, lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 120)
+    w.run_until(lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 120)
     assert running(w, job, 300).id != claim.id
     ends_well(w, job)
 
@@ -152,7 +142,7 @@ def test_a_machine_that_a_cloud_says_runs_but_is_dead_is_replaced(tmp_path: Path
     w.kits["alpha"].fail("bad boot", 3)  # It dies a minute after it came up, and is listed as running for ever.
     job = w.slurm.submit(JobSpec(run_s=200))
     claim = running(w, job)
-    until(w, lambda: w.slurm.job(job).restarts == 1, 200)
+    w.run_until(lambda: w.slurm.job(job).restarts == 1, 200)
     assert running(w, job, 300).id != claim.id
     ends_well(w, job)
 
@@ -166,10 +156,10 @@ def test_a_machine_in_error_works_on_as_long_as_it_is_a_node(tmp_path: Path, tem
     w.run(120)
     assert (w.states(job), w.claim_on(claim.slot).state) == ([RUNNING], ClaimState.OPEN)
     w.machines.end(claim.address)
-    until(w, lambda: w.slurm.node(claim.slot).down or "NOT_RESPONDING" in w.slurm.node(claim.slot).flags, 400)
-    until(w, lambda: w.store.claim(claim.id).error == "lost", 20)
+    w.run_until(lambda: w.slurm.node(claim.slot).down or "NOT_RESPONDING" in w.slurm.node(claim.slot).flags, 400)
+    w.run_until(lambda: w.store.claim(claim.id).error == "lost", 20)
     assert "in error" in w.store.claim(claim.id).reason
-    until(w, lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 60)
+    w.run_until(lambda: not any(i.id == claim.instance_id and i.alive for i in w.made()), 60)
     assert running(w, job, 300).id != claim.id
     ends_well(w, job)
 
@@ -179,7 +169,7 @@ def test_an_end_that_is_promised_and_does_not_come_is_asked_for_again(tmp_path: 
     job = w.slurm.submit(JobSpec(run_s=30))
     running(w, job)
     w.kits["alpha"].fail("ending ignored", 3)
-    until(w, lambda: not w.living(), 400)
+    w.run_until(lambda: not w.living(), 400)
     w.calm(1.0)
     ends_well(w, job)
 
@@ -194,7 +184,7 @@ def test_slurmctld_that_is_down_stops_nothing_that_runs_and_starts_nothing(world
     world.slurm.start()
     assert len(world.made()) == made
     assert len(world.living()) == made or after_s < 60, "no machine is ended blindly"
-    until(world, lambda: world.states(job)[0] in (RUNNING, COMPLETED), 200)
+    world.run_until(lambda: world.states(job)[0] in (RUNNING, COMPLETED), 200)
     ends_well(world, job)
     assert world.slurm.job(job).restarts == 0
 
@@ -211,7 +201,7 @@ def test_a_full_disk_means_no_launch_and_harms_no_job(world: World) -> None:
     assert len(world.made()) == made
     assert world.states(job) == [RUNNING]
     world.disk.writes_left = None
-    until(world, lambda: set(world.states(waiting)) == {RUNNING}, 120)
+    world.run_until(lambda: set(world.states(waiting)) == {RUNNING}, 120)
     assert world.reconciler.alarm == ""
     ends_well(world, job, waiting)
 
@@ -223,7 +213,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_one_machine_a_claim(world: World
     jobs = [world.slurm.submit(JobSpec(run_s=30, cpus_per_node=4)) for _ in range(2)]
     world.run(120)
     world.disk.writes_left = None
-    until(world, lambda: all(world.states(job) == [COMPLETED] for job in jobs), 400)
+    world.run_until(lambda: all(world.states(job) == [COMPLETED] for job in jobs), 400)
     ends_well(world, *jobs)
 
 
@@ -236,22 +226,22 @@ def test_a_clock_that_jumps_ends_nothing_early_and_keeps_nothing_longer(
     job = w.slurm.submit(JobSpec(run_s=300, time_limit_s=20 * 3600))
     w.run(after_s)
     w.clock.jump(hours * 3600)
-    until(w, lambda: w.states(job) == [COMPLETED], 400)
+    w.run_until(lambda: w.states(job) == [COMPLETED], 400)
     assert len(w.made()) == 1
     assert w.slurm.job(job).restarts == 0
-    until(w, lambda: not w.living(), KEEP_ALIVE_S + 60)
+    w.run_until(lambda: not w.living(), KEEP_ALIVE_S + 60)
 
 
 @pytest.mark.parametrize("hours", [-5.0, 5.0])
 def test_a_jump_leaves_an_idle_node_its_keep_alive_and_no_more(tmp_path: Path, template: Path, hours: float) -> None:
     w = World(tmp_path, template=template, conf=SLURM_PATIENT)
     job = w.slurm.submit(JobSpec(run_s=60))
-    until(w, lambda: w.states(job) == [COMPLETED], 200)
+    w.run_until(lambda: w.states(job) == [COMPLETED], 200)
     w.run(KEEP_ALIVE_S / 3)
     w.clock.jump(hours * 3600)
     w.run(KEEP_ALIVE_S / 3)
     assert len(w.living()) == 1, "the jump did not make it old"
-    until(w, lambda: not w.living(), KEEP_ALIVE_S + 60)
+    w.run_until(lambda: not w.living(), KEEP_ALIVE_S + 60)
 
 
 def test_a_machine_that_dies_under_its_job_is_replaced_and_the_job_runs_again(world: World) -> None:
@@ -259,7 +249,7 @@ def test_a_machine_that_dies_under_its_job_is_replaced_and_the_job_runs_again(wo
     claim = running(world, job)
     one = world.instance_of(claim)
     world.kits[one.provider].lose(one.id)
-    until(world, lambda: world.states(job) == [PENDING], 60)
+    world.run_until(lambda: world.states(job) == [PENDING], 60)
     assert world.store.claim(claim.id).error == "lost"
     assert running(world, job, 120).id != claim.id
     ends_well(world, job)
@@ -273,7 +263,7 @@ def test_a_boot_that_hangs_or_fails_is_given_up_and_the_next_offer_taken(world: 
     claim = running(world, job, TUNING.boot_timeout_s + 90)
     assert claim.offer.provider == "beta"
     assert [c.state for c in world.all_claims() if c.id != claim.id and c.instance_id] != [ClaimState.OPEN]
-    until(world, lambda: len(world.living()) == 1, 60)
+    world.run_until(lambda: len(world.living()) == 1, 60)
     ends_well(world, job)
 
 
@@ -301,7 +291,7 @@ def test_a_launch_without_an_answer_makes_one_machine(
     w.delays["beta"] = delay
     job = w.slurm.submit(JOB)
     if crash:
-        until(w, lambda: w.asked("beta"), 60)
+        w.run_until(lambda: w.asked("beta"), 60)
         w.kill()
         w.start()
     running(w, job, 300)
@@ -314,13 +304,13 @@ def test_a_pool_that_is_taken_away_lets_its_jobs_end_and_its_machines_go(world: 
     job = world.slurm.submit(JobSpec(run_s=100))
     running(world, job)
     booting = world.slurm.submit(JobSpec(cpus_per_node=4, run_s=10))
-    until(world, lambda: len(world.claims()) == 2, 20)
+    world.run_until(lambda: len(world.claims()) == 2, 20)
     assert world.reconciler is not None
     rules = world.reconciler.rules
     world.reconciler.reload(replace(rules, pools={}))
-    until(world, lambda: len(world.living()) <= 1, 60)
+    world.run_until(lambda: len(world.living()) <= 1, 60)
     assert world.states(job) == [RUNNING]
-    until(world, lambda: not world.claims(), 300)
+    world.run_until(lambda: not world.claims(), 300)
     assert world.states(job) == [COMPLETED]
     assert world.store.breakers() == ()
     world.reconciler.reload(rules)
@@ -332,7 +322,7 @@ def test_user_data_that_cannot_be_made_keeps_nothing_else_from_being_done(world:
     running(world, job)
     world.template_fault = PermissionError(13, "Permission denied", "/etc/burstd/node.yaml")
     waiting = world.slurm.submit(JobSpec(nodes=2, exclusive=True))
-    until(world, lambda: not world.living(), KEEP_ALIVE_S + 100)
+    world.run_until(lambda: not world.living(), KEEP_ALIVE_S + 100)
     assert world.states(waiting) == [PENDING]
     assert len(world.made()) == 1
     [*_, last] = sorted(world.all_claims(), key=lambda c: c.created)
@@ -362,7 +352,7 @@ def test_without_the_gate_slurms_own_choice_is_served(world: World) -> None:
 def test_a_node_that_an_administrator_takes_away_does_not_stay_and_cost(world: World, what: str) -> None:
     job = world.slurm.submit(JobSpec(run_s=30))
     claim = running(world, job)
-    until(world, lambda: world.states(job) == [COMPLETED], 60)
+    world.run_until(lambda: world.states(job) == [COMPLETED], 60)
     match what:
         case "off":
             world.slurm.power_down([claim.slot], force=True)
@@ -370,7 +360,7 @@ def test_a_node_that_an_administrator_takes_away_does_not_stay_and_cost(world: W
             world.slurm.down([claim.slot], ADMINS)
         case _:
             world.slurm.drain([claim.slot], ADMINS)
-    until(world, lambda: not world.living(), 300)
+    world.run_until(lambda: not world.living(), 300)
     ends_well(world, job)
 
 
@@ -397,7 +387,7 @@ def test_a_job_that_slurm_never_starts_is_not_given_machine_after_machine(
 def test_a_machine_behind_a_node_that_a_cold_start_took_for_powered_down_gets_the_next_job(world: World) -> None:
     before = world.slurm.submit(JobSpec(run_s=30))
     claim = running(world, before)
-    until(world, lambda: world.states(before) == [COMPLETED], 60)
+    world.run_until(lambda: world.states(before) == [COMPLETED], 60)
     world.slurm.start_cold()
     job = world.slurm.submit(JOB)
     assert running(world, job, 30).id == claim.id, world.report()
@@ -408,13 +398,13 @@ def test_a_machine_behind_a_node_that_a_cold_start_took_for_powered_down_gets_th
 def test_a_machine_that_was_open_is_not_given_back_where_it_is_refused_once_more(world: World) -> None:
     before = world.slurm.submit(JobSpec(run_s=30))
     claim = running(world, before)
-    until(world, lambda: world.states(before) == [COMPLETED], 60)
+    world.run_until(lambda: world.states(before) == [COMPLETED], 60)
     machine = world.machines.at(claim.address)
     assert machine is not None
     machine.refused = "its disk is full"
     world.slurm.start_cold()
     job = world.slurm.submit(JOB)
-    until(world, lambda: world.claim_on(claim.slot).state is ClaimState.PROVING, 30)
+    world.run_until(lambda: world.claim_on(claim.slot).state is ClaimState.PROVING, 30)
     world.run(20)
     machine.refused = ""
     assert running(world, job, 30).id == claim.id, world.report()
@@ -424,7 +414,7 @@ def test_a_machine_that_was_open_is_not_given_back_where_it_is_refused_once_more
 def test_an_idle_machine_behind_a_node_that_a_cold_start_took_for_powered_down_is_ended(world: World) -> None:
     before = world.slurm.submit(JobSpec(run_s=30))
     running(world, before)
-    until(world, lambda: world.states(before) == [COMPLETED], 60)
+    world.run_until(lambda: world.states(before) == [COMPLETED], 60)
     world.slurm.start_cold()
-    until(world, lambda: not world.living(), 60)
+    world.run_until(lambda: not world.living(), 60)
     ends_well(world, before)

@@ -14,7 +14,7 @@ from burstd.node.errors import SlurmdNotStarted
 from burstd.sim.job import JobSpec
 from burstd.sim.prover import SimProver
 from burstd.sim.provider import SimProvider
-from tests.crash.test_directed import ends_well, running, until
+from tests.crash.test_directed import ends_well, running
 from tests.crash.world import PACE, World
 
 pytestmark = pytest.mark.crash
@@ -102,7 +102,7 @@ def test_a_version_of_which_there_was_a_node_is_not_to_blame(world: World, shelf
     world.run(20)
     shelf.bad.add("v2")
     job = world.slurm.submit(SHORT)
-    until(world, lambda: "slurm" in {b.cause for b in world.store.breakers()}, 300)
+    world.run_until(lambda: "slurm" in {b.cause for b in world.store.breakers()}, 300)
     assert "version" not in {b.cause for b in world.store.breakers()}
     shelf.bad.clear()
     ends_well(world, job)
@@ -112,7 +112,7 @@ def test_an_idle_node_of_an_old_version_goes_before_its_time_and_a_busy_one_stay
     busy, idle = running(world, world.slurm.submit(LONG)), running(world, world.slurm.submit(SHORT))
     shelf.versions.insert(0, "v2")
     done = idle.id
-    until(world, lambda: world.store.claim(done).state is not ClaimState.OPEN, 200)
+    world.run_until(lambda: world.store.claim(done).state is not ClaimState.OPEN, 200)
     reason = next(e.reason for e in world.store.history(done) if e.new == "closing")
     assert "it runs v1, and new nodes start from v2" in reason
     assert world.store.claim(busy.id).state is ClaimState.OPEN

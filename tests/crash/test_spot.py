@@ -15,7 +15,7 @@ from burstd.model.job import JobState
 from burstd.model.provider import Notice
 from burstd.sim.job import JobSpec
 from burstd.sim.provider import SimProvider
-from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running, until
+from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running
 from tests.crash.world import ADMINS, PACE, SLURM, TUNING, World
 
 pytestmark = pytest.mark.crash
@@ -47,13 +47,13 @@ def test_an_announced_end_drains_the_node_and_the_job_begins_anew_at_once(world:
     first = running(world, job)
     assert first.offer.spot
     slot = take_back(world, job, 120.0)
-    until(world, lambda: world.states(job) == [PENDING], 12)
+    world.run_until(lambda: world.states(job) == [PENDING], 12)
     node = world.slurm.node(slot)
     assert node.reason.startswith("burstd: interruption, ends 2027-")
     assert "DRAIN" in node.flags
     second = running(world, job, 60)
     assert second.id != first.id
-    until(world, lambda: world.store.claim(first.id).state is ClaimState.GONE, 90)
+    world.run_until(lambda: world.store.claim(first.id).state is ClaimState.GONE, 90)
     assert (interruptions(world, job), world.slurm.job(job).restarts) == ([0], 1)
     ends_well(world, job)
     assert world.slurm.job(job).restarts == 1
@@ -66,7 +66,7 @@ def test_after_enough_interruptions_a_job_gets_a_machine_on_demand(world: World)
         claim = running(world, job, 120)
         offers.append(claim.offer.spot)
         take_back(world, job, 120.0)
-        until(world, lambda: world.states(job) == [PENDING], 15)
+        world.run_until(lambda: world.states(job) == [PENDING], 15)
     last = running(world, job, 120)
     assert (offers, last.offer.spot) == ([True] * TUNING.spot_interruptions, False)
     assert "on demand: its machines were taken back 2 times" in world.store.history(last.id)[0].reason
@@ -78,7 +78,7 @@ def test_a_machine_lost_without_a_word_counts_as_well(world: World) -> None:
     for run in range(TUNING.spot_interruptions):
         one = world.instance_of(running(world, job, 120))
         world.kits[one.provider].lose(one.id)
-        until(world, lambda: world.states(job) == [PENDING], 60)
+        world.run_until(lambda: world.states(job) == [PENDING], 60)
         assert interruptions(world, job) == list(range(run + 1))
     assert not running(world, job, 60).offer.spot
     ends_well(world, job)
@@ -88,12 +88,12 @@ def test_a_hint_lets_the_job_end_and_takes_no_new_one(world: World) -> None:
     job = world.slurm.submit(replace(JOB, run_s=100))
     claim = running(world, job)
     slot = take_back(world, job, None)
-    until(world, lambda: "DRAIN" in world.slurm.node(slot).flags, 12)
+    world.run_until(lambda: "DRAIN" in world.slurm.node(slot).flags, 12)
     other = world.slurm.submit(JobSpec(run_s=30))
-    until(world, lambda: world.states(other) == [RUNNING], 60)
+    world.run_until(lambda: world.states(other) == [RUNNING], 60)
     assert world.slurm.job(other).nodes != (slot,)
-    until(world, lambda: world.states(job) == [COMPLETED], 120)
-    until(world, lambda: world.store.claim(claim.id).state is ClaimState.GONE, 90)
+    world.run_until(lambda: world.states(job) == [COMPLETED], 120)
+    world.run_until(lambda: world.store.claim(claim.id).state is ClaimState.GONE, 90)
     assert (world.slurm.job(job).restarts, interruptions(world, job)) == (0, [])
     ends_well(world, job, other)
 
@@ -102,9 +102,9 @@ def test_an_interruption_overrules_a_hint(world: World) -> None:
     job = world.slurm.submit(JOB)
     running(world, job)
     slot = take_back(world, job, None)
-    until(world, lambda: world.slurm.node(slot).reason == "burstd: rebalance hint", 12)
+    world.run_until(lambda: world.slurm.node(slot).reason == "burstd: rebalance hint", 12)
     take_back(world, job, 60.0)
-    until(world, lambda: world.states(job) == [PENDING], 12)
+    world.run_until(lambda: world.states(job) == [PENDING], 12)
     ends_well(world, job)
 
 
@@ -112,16 +112,16 @@ def test_a_job_that_must_not_be_requeued_runs_until_its_machine_ends(world: Worl
     job = world.slurm.submit(replace(JOB, requeue=False))
     claim = running(world, job)
     take_back(world, job, 60.0)
-    until(world, lambda: bool(world.slurm.job(job).comment), 15)
+    world.run_until(lambda: bool(world.slurm.job(job).comment), 15)
     assert "Requested operation is presently disabled" in world.slurm.job(job).comment
     assert interruptions(world, job) == [0]
     assert [e.data for e in world.store.events(subject=f"job:{job}") if e.new == "not requeued"] == [{"run": 0}]
     assert world.states(job) == [RUNNING]
     assert world.reconciler is not None
     assert "refused" not in world.reconciler.alarm
-    until(world, lambda: world.states(job) != [RUNNING], 120)
+    world.run_until(lambda: world.states(job) != [RUNNING], 120)
     assert interruptions(world, job) == [0]
-    until(world, lambda: world.store.claim(claim.id).state is ClaimState.GONE, 90)
+    world.run_until(lambda: world.store.claim(claim.id).state is ClaimState.GONE, 90)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "ended"])
@@ -144,7 +144,7 @@ def test_a_job_that_ends_before_it_is_requeued_is_not_run_again(
     monkeypatch.setattr(world.slurm, "requeue_jobs", late)
     take_back(world, job, 120.0)
     final = JobState.CANCELLED if how == "cancelled" else COMPLETED
-    until(world, lambda: world.states(job) == [final], 30)
+    world.run_until(lambda: world.states(job) == [final], 30)
     world.run(60)
     assert (asked, world.slurm.job(job).restarts, world.states(job)) == ([job], 0, [final])
 
@@ -155,7 +155,7 @@ def test_several_nodes_are_taken_back_at_once(world: World) -> None:
         running(world, job)
     for job in jobs:
         take_back(world, job, 120.0)
-    until(world, lambda: all(world.states(job) == [PENDING] for job in jobs), 15)
+    world.run_until(lambda: all(world.states(job) == [PENDING] for job in jobs), 15)
     assert [interruptions(world, job) for job in jobs] == [[0], [0], [0]]
     ends_well(world, *jobs)
 
@@ -168,7 +168,7 @@ def test_a_node_drains_itself_while_burstd_is_dead(world: World) -> None:
     world.clock.advance(20)
     assert "DRAIN" in world.slurm.node(world.slurm.job(job).nodes[0]).flags
     world.start()
-    until(world, lambda: world.states(job) == [PENDING], 10)
+    world.run_until(lambda: world.states(job) == [PENDING], 10)
     ends_well(world, job)
 
 
@@ -177,8 +177,8 @@ def test_a_queue_alone_is_enough_and_is_emptied(tmp_path: Path, template: Path) 
     job = w.slurm.submit(JOB)
     running(w, job)
     take_back(w, job, 200.0)
-    until(w, lambda: w.states(job) == [PENDING], 70)
-    until(w, lambda: not w.kits["beta"].provider.notices(), 70)  # type: ignore[attr-defined]
+    w.run_until(lambda: w.states(job) == [PENDING], 70)
+    w.run_until(lambda: not w.kits["beta"].provider.notices(), 70)  # type: ignore[attr-defined]
     ends_well(w, job)
 
 
@@ -220,22 +220,22 @@ def test_a_queue_that_cannot_be_read_is_an_alarm_and_no_more(tmp_path: Path, tem
     job = w.slurm.submit(JOB)
     running(w, job)
     w.kits["beta"].fail("down", 3)
-    until(w, lambda: w.reconciler is not None and "notices of provider beta" in w.reconciler.alarm, 200)
+    w.run_until(lambda: w.reconciler is not None and "notices of provider beta" in w.reconciler.alarm, 200)
     w.kits["beta"].heal()
-    until(w, lambda: w.reconciler is not None and not w.reconciler.alarm, 100)
+    w.run_until(lambda: w.reconciler is not None and not w.reconciler.alarm, 100)
     ends_well(w, job)
 
 
 @pytest.mark.parametrize("after_s", [1.0, 5.0, 14.0])
 def test_a_machine_that_is_no_node_yet_is_given_up(world: World, after_s: float) -> None:
     job = world.slurm.submit(JOB)
-    until(world, lambda: bool(world.living()), 10)
+    world.run_until(lambda: bool(world.living()), 10)
     [one] = world.living()
     world.run(after_s)
     world.kits[one.provider].take_back(one.id, 300.0)
     claim = running(world, job, 120)
     assert claim.id != one.claim_id
-    until(world, lambda: not any(i.id == one.id for i in world.living()), 60)
+    world.run_until(lambda: not any(i.id == one.id for i in world.living()), 60)
     assert world.store.claim(one.claim_id).error == "interrupted"
     ends_well(world, job)
 
@@ -246,9 +246,9 @@ def test_a_person_s_drain_and_words_stay(world: World) -> None:
     slot = world.slurm.job(job).nodes[0]
     world.slurm.drain([slot], ADMINS)
     take_back(world, job, 120.0)
-    until(world, lambda: world.states(job) == [PENDING], 12)
+    world.run_until(lambda: world.states(job) == [PENDING], 12)
     assert world.slurm.node(slot).reason.startswith(f"{ADMINS}; burstd: interruption")
-    until(world, lambda: world.slurm.node(slot).view(0.0).powered_down, 90)
+    world.run_until(lambda: world.slurm.node(slot).view(0.0).powered_down, 90)
     world.slurm.drain([slot], f"{ADMINS}; burstd: rebalance hint")
     world.run(60)
     assert "DRAIN" in world.slurm.node(slot).flags
@@ -259,7 +259,7 @@ def test_a_person_s_drain_and_words_stay(world: World) -> None:
 def test_a_drain_that_outlives_its_machine_is_taken_off(world: World) -> None:
     world.run(5)
     world.slurm.drain(["c1", "c2"], "burstd: interruption, ends 2027-01-15T08:00:00Z")
-    until(world, lambda: not any("DRAIN" in world.slurm.node(s).flags for s in ("c1", "c2")), 30)
+    world.run_until(lambda: not any("DRAIN" in world.slurm.node(s).flags for s in ("c1", "c2")), 30)
     job = world.slurm.submit(JobSpec(run_s=30))
     assert running(world, job).slot == "c1"
     ends_well(world, job)
@@ -267,11 +267,11 @@ def test_a_drain_that_outlives_its_machine_is_taken_off(world: World) -> None:
 
 def test_a_het_job_begins_anew_as_a_whole(world: World) -> None:
     job = world.slurm.submit(JOB, JOB)
-    until(world, lambda: set(world.states(job)) == {RUNNING}, 120)
+    world.run_until(lambda: set(world.states(job)) == {RUNNING}, 120)
     take_back(world, f"{job}+1", 120.0)
-    until(world, lambda: all(part.restarts == 1 for part in world.slurm.all_of(job)), 15)
+    world.run_until(lambda: all(part.restarts == 1 for part in world.slurm.all_of(job)), 15)
     assert [interruptions(world, f"{job}+{i}") for i in (0, 1)] == [[0], [0]]
-    until(world, lambda: set(world.states(job)) == {RUNNING}, 120)
+    world.run_until(lambda: set(world.states(job)) == {RUNNING}, 120)
     ends_well(world, job)
 
 
@@ -287,6 +287,6 @@ def test_whatever_dies_on_the_way_the_run_counts_once(tmp_path: Path, template: 
     w.run(10)
     w.bomb.disarm()
     w.start()
-    until(w, lambda: w.slurm.job(job).restarts == 1 and w.states(job) == [RUNNING], 300)
+    w.run_until(lambda: w.slurm.job(job).restarts == 1 and w.states(job) == [RUNNING], 300)
     assert interruptions(w, job) == [0]
     ends_well(w, job)

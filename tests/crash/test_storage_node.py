@@ -18,7 +18,7 @@ from burstd.model.storage_node import StoreNode
 from burstd.sim.job import JobSpec
 from burstd.store import Store
 from tests.crash.clouds import CPU
-from tests.crash.test_directed import ends_well, until
+from tests.crash.test_directed import ends_well
 from tests.crash.workers import Delay
 from tests.crash.world import SLOTS, World
 
@@ -81,7 +81,7 @@ def ends(w: World) -> None:
     """Nothing needs it: it goes, and all is paid for."""
     over(w.store)
     began = w.clock.now()
-    until(w, lambda: not w.living(), 2 * IDLE_S + 100)
+    w.run_until(lambda: not w.living(), 2 * IDLE_S + 100)
     assert w.clock.now() - began >= IDLE_S - 1
     ends_well(w)
 
@@ -91,7 +91,7 @@ def test_it_lives_while_it_is_needed_beside_slurms_nodes_which_know_nothing_of_i
     assert not world.made()
     wants(world.store)
     job = world.slurm.submit(JobSpec(run_s=30))
-    until(world, lambda: is_open(world), 120)
+    world.run_until(lambda: is_open(world), 120)
     claim = node(world)
     assert claim is not None
     world.run(3 * IDLE_S)
@@ -110,7 +110,7 @@ def life(w: World, places: tuple[int, int]) -> tuple[list[str], list[str]]:
     w.run(20)
     wants(w.store)
     w.bomb.arm(places[0])
-    until(w, lambda: is_open(w), 300)
+    w.run_until(lambda: is_open(w), 300)
     up = list(w.bomb.passed)
     assert len(w.made()) == 1, w.report()
     w.bomb.disarm()
@@ -166,10 +166,10 @@ def test_a_launch_without_an_answer_makes_one_machine(
     w.delays["beta"] = Delay(before_s=40.0)
     wants(w.store)
     if crash:
-        until(w, lambda: w.asked("beta"), 60)
+        w.run_until(lambda: w.asked("beta"), 60)
         w.kill()
         w.start()
-    until(w, lambda: is_open(w), 400)
+    w.run_until(lambda: is_open(w), 400)
     assert len(w.made()) == 1
     w.delays.clear()
     ends(w)
@@ -177,13 +177,13 @@ def test_a_launch_without_an_answer_makes_one_machine(
 
 def test_a_node_that_is_lost_is_replaced_while_it_is_needed(world: World) -> None:
     wants(world.store)
-    until(world, lambda: is_open(world), 120)
+    world.run_until(lambda: is_open(world), 120)
     first = node(world)
     assert first is not None
     one = world.instance_of(first)
     world.kits[one.provider].lose(one.id)
-    until(world, lambda: world.store.claim(first.id).error == "lost", 90)
-    until(world, lambda: is_open(world), 200)
+    world.run_until(lambda: world.store.claim(first.id).error == "lost", 90)
+    world.run_until(lambda: is_open(world), 200)
     second = node(world)
     assert second is not None
     assert second.id != first.id
@@ -195,7 +195,7 @@ def test_a_stockout_or_a_bad_boot_moves_to_the_next_offer(world: World, kind: st
     world.run(5)
     world.kits["alpha"].fail(kind, n)
     wants(world.store)
-    until(world, lambda: is_open(world), 400)
+    world.run_until(lambda: is_open(world), 400)
     claim = node(world)
     assert claim is not None
     assert claim.offer.provider == "beta"
@@ -204,7 +204,7 @@ def test_a_stockout_or_a_bad_boot_moves_to_the_next_offer(world: World, kind: st
 
 def test_needed_again_before_it_went_it_stays(world: World) -> None:
     wants(world.store)
-    until(world, lambda: is_open(world), 120)
+    world.run_until(lambda: is_open(world), 120)
     over(world.store)
     world.run(IDLE_S / 2)
     wants(world.store, "8")
@@ -212,17 +212,17 @@ def test_needed_again_before_it_went_it_stays(world: World) -> None:
     assert is_open(world)
     assert len(world.made()) == 1
     over(world.store, "8")
-    until(world, lambda: not world.living(), 3 * IDLE_S)
+    world.run_until(lambda: not world.living(), 3 * IDLE_S)
 
 
 def test_a_store_that_leaves_the_settings_takes_its_node_along(tmp_path: Path, template: Path) -> None:
     near = Near()
     w = World(tmp_path, template=template, stage=near)
     wants(w.store)
-    until(w, lambda: is_open(w), 120)
+    w.run_until(lambda: is_open(w), 120)
     over(w.store)
     near.configured = False
-    until(w, lambda: not w.living(), 60)
+    w.run_until(lambda: not w.living(), 60)
     ends_well(w)
 
 
@@ -232,10 +232,10 @@ def test_burstd_on_hold_launches_none_and_ends_none(world: World) -> None:
     world.run(100)
     assert not world.made()
     world.store.set_meta("paused", "")
-    until(world, lambda: is_open(world), 120)
+    world.run_until(lambda: is_open(world), 120)
     world.store.set_meta("paused", "an administrator looks")
     over(world.store)
     world.run(3 * IDLE_S)
     assert is_open(world)
     world.store.set_meta("paused", "")
-    until(world, lambda: not world.living(), 3 * IDLE_S)
+    world.run_until(lambda: not world.living(), 3 * IDLE_S)

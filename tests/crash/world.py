@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -287,6 +287,14 @@ class World:
                     break
             else:
                 raise AssertionError(f"burstd loops without end\n{self.report()}")
+
+    def run_until(self, condition: Callable[[], bool], within_s: float) -> None:
+        """Lets the world go its way until the condition holds, and looks at it each second."""
+        end = self.clock.now() + within_s
+        while not condition():
+            assert self.clock.now() < end, self.report()
+            self.run(1.0)
+            self.check()
 
     # What is so.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def world(tmp_path: Path, template: Path) -> Iterator[World]:
         w = World(folder, template=template, alpha="sim")
         for _ in range(JOBS):
             w.slurm.submit(JobSpec(run_s=3000, cpus_per_node=4))
-        until(w, lambda: len(busy(w)) == JOBS and all(c.state is S.OPEN for c in w.claims()), 300)
+        w.run_until(lambda: len(busy(w)) == JOBS and all(c.state is S.OPEN for c in w.claims()), 300)
         yield w
         w.kill()
 
@@ -46,14 +46,6 @@ def world(tmp_path: Path, template: Path) -> Iterator[World]:
 def busy(w: World) -> list[str]:
     """Slots on which a job runs."""
     return sorted({n for job in w.slurm.active if job.state is JobState.RUNNING for n in job.nodes})
-
-
-def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
-    end = w.clock.now() + within_s
-    while not condition():
-        assert w.clock.now() < end, w.report()
-        w.run(1.0)
-        w.check()
 
 
 @pytest.mark.parametrize("lie", ALL)

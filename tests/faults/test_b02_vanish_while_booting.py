@@ -46,14 +46,6 @@ def world(folder: Path, template: Path) -> World:
     return w
 
 
-def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
-    end = w.clock.now() + within_s
-    while not condition():
-        assert w.clock.now() < end, w.report()
-        w.run(1.0)
-        w.check()
-
-
 def states(w: World) -> list[S]:
     return [claim.state for claim in w.claims()]
 
@@ -63,7 +55,7 @@ def proving(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Machines that have answered, and are not proven so far."""
     monkeypatch.setattr("tests.crash.world.SimProver", _Unready)
     w = world(tmp_path, template)
-    until(w, lambda: states(w) == [S.PROVING] * JOBS, 120)
+    w.run_until(lambda: states(w) == [S.PROVING] * JOBS, 120)
     return w
 
 
@@ -71,7 +63,7 @@ def proving(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def booting(tmp_path: Path, template: Path) -> World:
     """Machines that were listed, and whose sshd comes after three minutes."""
     w = world(tmp_path, template)
-    until(w, lambda: len(w.living()) == JOBS and all(m.address for m in w.living()), 60)
+    w.run_until(lambda: len(w.living()) == JOBS and all(m.address for m in w.living()), 60)
     for made in w.living():
         machine = w.machines.at(made.address)
         assert machine is not None
@@ -90,8 +82,8 @@ def test_what_had_answered_and_answers_no_more_is_given_up_soon(
         w.kits[made.provider].lose(made.id)
         w.kits[made.provider].misreport(made.id, "omitted")
     monkeypatch.setattr(_Unready, "ready", True)
-    until(w, lambda: not first & {claim.id for claim in w.claims()}, 180)
-    until(w, lambda: not w.slurm.active, 600)
+    w.run_until(lambda: not first & {claim.id for claim in w.claims()}, 180)
+    w.run_until(lambda: not w.slurm.active, 600)
     assert all(job.state is JobState.COMPLETED for job in w.slurm.jobs())
     assert "lacks" not in w.alarm
 
@@ -106,7 +98,7 @@ def test_what_answers_is_kept_for_as_long_as_the_list_lacks_it(proving: World, m
     for liar in w.liars.values():
         liar.lie = ""
     monkeypatch.setattr(_Unready, "ready", True)
-    until(w, lambda: not w.slurm.active, 600)
+    w.run_until(lambda: not w.slurm.active, 600)
     assert {claim.id for claim in w.all_claims()} == first
 
 
@@ -124,7 +116,7 @@ def test_the_silence_of_a_machine_that_boots_proves_nothing(booting: World) -> N
     assert int(said[1]) * 60 + int(said[2]) == at
     for liar in w.liars.values():
         liar.lie = ""
-    until(w, lambda: not w.slurm.active, 900)
+    w.run_until(lambda: not w.slurm.active, 900)
     assert {claim.id for claim in w.all_claims()} == first
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,18 +30,10 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, template: Path) -> Wor
     return w
 
 
-def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
-    end = w.clock.now() + within_s
-    while not condition():
-        assert w.clock.now() < end, w.report()
-        w.run(1.0)
-        w.check()
-
-
 def copied_while_launching(w: World, run_s: float) -> tuple[str, Path]:
     """A job whose machine the cloud has just made, which the record does not know so far."""
     job = w.slurm.submit(JobSpec(run_s=run_s, time_limit_s=20 * 3600, cpus_per_node=4))
-    until(w, lambda: [c.state for c in w.claims()] == [ClaimState.LAUNCHING] and bool(w.living()), 60)
+    w.run_until(lambda: [c.state for c in w.claims()] == [ClaimState.LAUNCHING] and bool(w.living()), 60)
     saved = w.path.with_name("backup.db")
     backup(w.path, saved)
     w.delays.clear()
@@ -59,7 +50,7 @@ def put_back(w: World, saved: Path) -> None:
 def test_its_machine_that_is_at_work_is_found_and_bought_once(world: World) -> None:
     w = world
     job, saved = copied_while_launching(w, 1500)
-    until(w, lambda: w.states(job) == [JobState.RUNNING], 200)
+    w.run_until(lambda: w.states(job) == [JobState.RUNNING], 200)
     machines = [one.id for one in w.living()]
     put_back(w, saved)
     w.run(300)
@@ -74,7 +65,7 @@ def test_its_machine_that_is_at_work_is_found_and_bought_once(world: World) -> N
 def test_its_machine_that_has_ended_is_not_bought_again(world: World) -> None:
     w = world
     job, saved = copied_while_launching(w, 60)
-    until(w, lambda: not w.claims() and not w.living(), 900)
+    w.run_until(lambda: not w.claims() and not w.living(), 900)
     assert w.states(job) == [JobState.COMPLETED]
     machines = [one.id for one in w.made()]
     w.run(600)
@@ -97,6 +88,6 @@ def test_a_job_that_still_waits_gets_its_machine(world: World) -> None:
     w.lose_record()
     shutil.copy(saved, w.path)
     w.start()
-    until(w, lambda: w.states(job) == [JobState.COMPLETED], 900)
+    w.run_until(lambda: w.states(job) == [JobState.COMPLETED], 900)
     w.calm(2.0)
     assert len(w.made()) == 2

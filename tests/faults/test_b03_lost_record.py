@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, template: Path) -> Wor
     return World(tmp_path, template=template, alpha=request.param)
 
 
-def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
-    end = w.clock.now() + within_s
-    while not condition():
-        assert w.clock.now() < end, w.report()
-        w.run(1.0)
-        w.check()
-
-
 def runs(w: World, *jobs: str) -> bool:
     return all(w.states(job) == [JobState.RUNNING] for job in jobs)
 
@@ -56,12 +47,12 @@ def adopted(w: World) -> list[Claim]:
 def test_a_lost_record_adopts_the_machines_and_their_jobs_run_on(world: World) -> None:
     w = world
     jobs = [w.slurm.submit(LONG) for _ in range(3)]
-    until(w, lambda: runs(w, *jobs), 120)
+    w.run_until(lambda: runs(w, *jobs), 120)
     before = {c.slot: c for c in w.claims()}
     w.kill()
     w.lose_record()
     w.start()
-    until(w, lambda: len(adopted(w)) == len(before), 120)
+    w.run_until(lambda: len(adopted(w)) == len(before), 120)
     for claim in w.claims():
         old = before[claim.slot]
         assert (claim.state, claim.offer, claim.address) == (OPEN, old.offer, old.address)
@@ -79,13 +70,13 @@ def test_a_lost_record_adopts_the_machines_and_their_jobs_run_on(world: World) -
 def test_a_lost_record_adopts_machines_that_still_boot(world: World) -> None:
     w = world
     job = w.slurm.submit(LONG)
-    until(w, lambda: any(c.state is ClaimState.BOOTING and c.instance_id for c in w.claims()), 60)
+    w.run_until(lambda: any(c.state is ClaimState.BOOTING and c.instance_id for c in w.claims()), 60)
     machines = {one.id for one in w.living()}
     w.slurm.cancel(job)
     w.kill()
     w.lose_record()
     w.start()
-    until(w, lambda: bool(adopted(w)) or not w.living(), 120)
+    w.run_until(lambda: bool(adopted(w)) or not w.living(), 120)
     finishes(w)
     assert machines <= {c.instance_id for c in w.all_claims()} or world.kits["alpha"].provider.name == "batches"
 
@@ -97,14 +88,14 @@ def test_an_older_copy_adopts_before_it_acts(world: World, marked: bool) -> None
     w = world
     w.store.hold(SLOTS - {"c1"}, "user:root", "one slot is enough")
     first = w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4))
-    until(w, lambda: runs(w, first), 120)
+    w.run_until(lambda: runs(w, first), 120)
     slot = w.slurm.job(first).nodes[0]
     old = w.claim_on(slot)
     saved = w.path.with_name("backup.db")
     backup(w.path, saved)
-    until(w, lambda: w.store.claim(old.id).state is GONE, 600)
+    w.run_until(lambda: w.store.claim(old.id).state is GONE, 600)
     later = w.slurm.submit(LONG)
-    until(w, lambda: runs(w, later), 120)
+    w.run_until(lambda: runs(w, later), 120)
     assert w.slurm.job(later).nodes == (slot,), "the new machine is for the same slot"
     new = w.claim_on(slot)
     w.kill()
@@ -118,9 +109,9 @@ def test_an_older_copy_adopts_before_it_acts(world: World, marked: bool) -> None
     if marked:
         assert "is an older copy" in w.alarm
         assert "burstctl confirm record" in w.alarm
-        until(w, lambda: "older copy" not in w.alarm, 120)
+        w.run_until(lambda: "older copy" not in w.alarm, 120)
         assert not [c for c in w.calls[calls:] if c.endswith((".launch", ".terminate", ".remove"))]
-    until(w, lambda: bool(adopted(w)), 200)
+    w.run_until(lambda: bool(adopted(w)), 200)
     assert w.store.claim(old.id).state is GONE
     assert (w.claim_on(slot).instance_id, w.claim_on(slot).state) == (new.instance_id, OPEN)
     w.run(2 * TUNING.orphan_grace_s)
@@ -133,14 +124,14 @@ def test_an_older_copy_adopts_before_it_acts(world: World, marked: bool) -> None
 def test_an_emptied_record_is_noticed(world: World, template: Path) -> None:
     w = world
     job = w.slurm.submit(LONG)
-    until(w, lambda: runs(w, job), 120)
+    w.run_until(lambda: runs(w, job), 120)
     w.kill()
     w.lose_record()
     shutil.copy(template, w.path)
     w.start()
     w.step()
     assert "is not the one that was used before" in w.alarm
-    until(w, lambda: not w.alarm, 120)
+    w.run_until(lambda: not w.alarm, 120)
     finishes(w, job)
 
 
@@ -159,7 +150,7 @@ def test_while_a_cloud_cannot_be_listed_the_doubt_stays_until_it_is_confirmed(wo
     assert not w.made()
     assert w.reconciler is not None
     w.reconciler.confirm_record("user:root")
-    until(w, lambda: runs(w, waiting), 120)
+    w.run_until(lambda: runs(w, waiting), 120)
     finishes(w, waiting)
 
 
@@ -167,7 +158,7 @@ def test_while_a_cloud_cannot_be_listed_the_doubt_stays_until_it_is_confirmed(wo
 def test_a_restart_on_the_same_record_is_in_no_doubt(world: World) -> None:
     w = world
     job = w.slurm.submit(LONG)
-    until(w, lambda: runs(w, job), 120)
+    w.run_until(lambda: runs(w, job), 120)
     for _ in range(3):
         w.kill()
         w.start()
@@ -189,11 +180,11 @@ def test_a_list_that_lies_while_the_record_is_in_doubt(
     w = World(tmp_path, template=template, alpha="sim")
     saved = w.path.with_name("backup.db")
     first = [w.slurm.submit(JobSpec(run_s=60, cpus_per_node=4)) for _ in range(2)] if older else []
-    until(w, lambda: runs(w, *first), 120)
+    w.run_until(lambda: runs(w, *first), 120)
     backup(w.path, saved)
-    until(w, lambda: not w.living(), 900)
+    w.run_until(lambda: not w.living(), 900)
     jobs = [w.slurm.submit(LONG) for _ in range(4)]
-    until(w, lambda: runs(w, *jobs) and all(c.state is OPEN for c in w.claims()), 200)
+    w.run_until(lambda: runs(w, *jobs) and all(c.state is OPEN for c in w.claims()), 200)
     machines = sorted(one.id for one in w.living())
     w.kill()
     w.lose_record()
@@ -206,7 +197,7 @@ def test_a_list_that_lies_while_the_record_is_in_doubt(
     w.check()
     for liar in w.liars.values():
         liar.lie = ""
-    until(w, lambda: machines == sorted(c.instance_id for c in w.claims() if c.instance_id in machines), 120)
+    w.run_until(lambda: machines == sorted(c.instance_id for c in w.claims() if c.instance_id in machines), 120)
     assert runs(w, *jobs)
     assert {w.slurm.job(job).restarts for job in jobs} == {0}
     assert {one.id for one in w.living()} >= {*machines}

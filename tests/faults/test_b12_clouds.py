@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,14 +44,6 @@ def sim(w: World, name: str = "alpha") -> SimKit:
     return kit
 
 
-def until(w: World, condition: Callable[[], bool], within_s: float) -> None:
-    end = w.clock.now() + within_s
-    while not condition():
-        assert w.clock.now() < end, w.report()
-        w.run(1.0)
-        w.check()
-
-
 def ends_well(w: World, *jobs: str) -> None:
     w.heal()
     w.calm(2.0)
@@ -67,9 +59,9 @@ def alarm(w: World) -> str:
 
 def test_b07_an_end_that_is_taken_and_not_carried_out_is_an_alarm_with_its_cost(world: World) -> None:
     job = world.slurm.submit(JobSpec(run_s=20))
-    until(world, lambda: world.states(job) == [COMPLETED], 120)
+    world.run_until(lambda: world.states(job) == [COMPLETED], 120)
     sim(world).provider.faults.terminate_ignored = 10**6
-    until(world, lambda: [c.state for c in world.claims()] == [S.TERMINATING], 200)
+    world.run_until(lambda: [c.state for c in world.claims()] == [S.TERMINATING], 200)
     claim = world.claims()[0]
     world.run(200)
     assert "has taken the order to end" not in alarm(world)
@@ -82,9 +74,9 @@ def test_b07_an_end_that_is_taken_and_not_carried_out_is_an_alarm_with_its_cost(
 
 def test_b07_a_machine_that_goes_on_running_after_its_end_was_taken_is_billed_until_it_is_gone(world: World) -> None:
     job = world.slurm.submit(JobSpec(run_s=20))
-    until(world, lambda: world.states(job) == [COMPLETED], 120)
+    world.run_until(lambda: world.states(job) == [COMPLETED], 120)
     sim(world).provider.faults.terminate_ignored = 10**6
-    until(world, lambda: [c.billed_until is not None for c in world.claims()] == [True], 200)
+    world.run_until(lambda: [c.billed_until is not None for c in world.claims()] == [True], 200)
     (claim,) = world.claims()
     world.run(450)
     (later,) = world.claims()
@@ -95,9 +87,9 @@ def test_b07_a_machine_that_goes_on_running_after_its_end_was_taken_is_billed_un
 
 def test_b07_such_a_machine_counts_in_the_cost_per_hour_and_against_budgets(world: World) -> None:
     job = world.slurm.submit(JobSpec(run_s=20))
-    until(world, lambda: world.states(job) == [COMPLETED], 120)
+    world.run_until(lambda: world.states(job) == [COMPLETED], 120)
     sim(world).provider.faults.terminate_ignored = 10**6
-    until(world, lambda: [c.billed_until is not None for c in world.claims()] == [True], 200)
+    world.run_until(lambda: [c.billed_until is not None for c in world.claims()] == [True], 200)
     world.run(300)
     facts = Facts("1", "site", 0.0)
     for over in (False, True):
@@ -119,10 +111,10 @@ def test_b07_such_a_machine_counts_in_the_cost_per_hour_and_against_budgets(worl
 @pytest.mark.parametrize("slept_s", [200.0, 1200.0])
 def test_b08_a_daemon_that_slept_looks_before_it_ends_what_boots(world: World, slept_s: float) -> None:
     job = world.slurm.submit(JobSpec(run_s=60))
-    until(world, lambda: [c.state for c in world.claims()] == [S.BOOTING], 60)
+    world.run_until(lambda: [c.state for c in world.claims()] == [S.BOOTING], 60)
     claim = world.claims()[0]
     world.clock.advance(slept_s)
-    until(world, lambda: world.states(job) == [RUNNING], 60)
+    world.run_until(lambda: world.states(job) == [RUNNING], 60)
     assert world.claim_on(claim.slot).id == claim.id
     ends_well(world, job)
     assert len(world.made()) == 1
@@ -130,7 +122,7 @@ def test_b08_a_daemon_that_slept_looks_before_it_ends_what_boots(world: World, s
 
 def test_b12_an_interface_that_fails_for_three_minutes_harms_no_job(world: World) -> None:
     jobs = [world.slurm.submit(JobSpec(run_s=300, cpus_per_node=4)) for _ in range(2)]
-    until(world, lambda: all(world.states(job) == [RUNNING] for job in jobs), 120)
+    world.run_until(lambda: all(world.states(job) == [RUNNING] for job in jobs), 120)
     late = world.slurm.submit(JobSpec(run_s=30, cpus_per_node=4))
     for name in world.kits:
         world.kits[name].fail("down", 2)
@@ -144,7 +136,7 @@ def test_b12_a_list_that_lags_by_a_minute_doubles_and_loses_nothing(world: World
     for name in world.kits:
         sim(world, name).provider.faults.list_lag_s = 60.0
     jobs = [world.slurm.submit(JobSpec(run_s=60, cpus_per_node=4)) for _ in range(3)]
-    until(world, lambda: all(set(world.states(job)) <= {RUNNING, COMPLETED} for job in jobs), 200)
+    world.run_until(lambda: all(set(world.states(job)) <= {RUNNING, COMPLETED} for job in jobs), 200)
     ends_well(world, *jobs)
     assert len(world.made()) == 3
 
@@ -164,7 +156,7 @@ def test_b12_machines_that_never_answer_or_fail_are_replaced(world: World, fate:
     for name in world.kits:
         world.kits[name].fail("bad boot", fate)
     job = world.slurm.submit(JobSpec(run_s=30))
-    until(world, lambda: world.states(job) == [RUNNING], 900)
+    world.run_until(lambda: world.states(job) == [RUNNING], 900)
     ends_well(world, job)
 
 
@@ -172,13 +164,13 @@ def test_b12_machines_that_never_answer_or_fail_are_replaced(world: World, fate:
 def test_b12_a_machine_that_freezes_or_reboots_by_itself_is_replaced(world: World, back_s: float | None) -> None:
     """Frozen, it is listed as running for ever; rebooted, it answers again without a slurmd."""
     job = world.slurm.submit(JobSpec(run_s=120))
-    until(world, lambda: world.states(job) == [RUNNING], 90)
+    world.run_until(lambda: world.states(job) == [RUNNING], 90)
     claim = world.claims()[0]
     world.machines.end(claim.address)
     if back_s is not None:
         world.machines.boot(claim.address, back_s)
-    until(world, lambda: world.slurm.job(job).restarts == 1, 300)
-    until(world, lambda: world.states(job) == [RUNNING] and world.claims()[0].id != claim.id, 400)
+    world.run_until(lambda: world.slurm.job(job).restarts == 1, 300)
+    world.run_until(lambda: world.states(job) == [RUNNING] and world.claims()[0].id != claim.id, 400)
     world.heal()
     world.calm(2.0)
     assert world.states(job) == [COMPLETED]

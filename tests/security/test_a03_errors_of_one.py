@@ -144,16 +144,16 @@ def _failing(at: Path, template: Path, concerns: Callable[[object], bool], name:
         assert w.reconciler is not None
         alarms.add(w.reconciler.alarm)
 
-    def told() -> bool:
+    def has_alarm() -> bool:
         return any(f"burstd fails on {one}" in alarm for alarm in alarms for one in named)
 
     with memory_folder(at) as folder:
         try:
-            w = play(folder, template, injected, lambda w: told() and w.states("2") == [JobState.COMPLETED])
+            w = play(folder, template, injected, lambda w: has_alarm() and w.states("2") == [JobState.COMPLETED])
         except Injected as error:
             return [f"{error}: ended the loop"]
         wrong = []
-        if hits and not told():
+        if hits and not has_alarm():
             wrong.append(f"{code.co_qualname}: no alarm of {name}, but {sorted(alarms)}")
         if hits and w.states("2") != [JobState.COMPLETED]:
             wrong.append(f"{code.co_qualname}: the other job is {w.states('2')}")

@@ -142,13 +142,13 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch: pytes
     folder.put("in/aa", b"x" * DUE)
     real = os.fstat
 
-    def told(descriptor: int) -> os.stat_result:
+    def fstat_then_shrink(descriptor: int) -> os.stat_result:
         about = real(descriptor)
         if about.st_size == DUE:
             os.truncate(tmp_path / "store/in/aa", DUE - 1)
         return about
 
-    monkeypatch.setattr(os, "fstat", told)
+    monkeypatch.setattr(os, "fstat", fstat_then_shrink)
     node = FolderTransport(str(tmp_path / "store"))
     with pytest.raises(StoreBusy, match="changed its size"):
         node.fetch("in/aa", memoryview(bytearray(DUE))) if by_node else folder.get("in/aa")

@@ -41,8 +41,8 @@ def racing(act: Callable[[], None]) -> Iterator[None]:
 
 
 def swap(place: Path, name: str, target: Path) -> None:
-    """A directory or file for a link, and back."""
-    aside = place / f"aside-{name}"
+    """A directory or file for a link, and back. Where the hand has made it anew meanwhile, the next swap takes that."""
+    aside = place / f"aside-{time.monotonic_ns()}"
     (place / name).rename(aside)
     (place / name).symlink_to(target)
     (place / name).unlink()

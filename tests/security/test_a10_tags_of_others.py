@@ -11,7 +11,7 @@ from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT
 from burstd.model.provider import LaunchRequest
 from burstd.sim.job import JobSpec
 from tests.crash.world import World
-from tests.faults.test_b12_clouds import sim, until
+from tests.faults.test_b12_clouds import sim
 
 pytestmark = pytest.mark.crash
 
@@ -30,7 +30,7 @@ def test_an_id_bears_a_mark_that_takes_the_key() -> None:
 def test_a_machine_with_our_tags_that_burstd_never_launched(claim: str, tmp_path: Path, template: Path) -> None:
     w = World(tmp_path, template=template, alpha="sim")
     job = w.slurm.submit(JobSpec(run_s=20))
-    until(w, lambda: bool(w.living()), 60)
+    w.run_until(lambda: bool(w.living()), 60)
     cloud = sim(w).cloud
     own = cloud.instances[w.living()[0].id]
     tags = {TAG_CLUSTER: own.cluster, TAG_CLAIM: claim, TAG_SLOT: "c3", TAG_POOL: "cpu"}

@@ -113,7 +113,7 @@ def test_data_first_then_the_node_then_home(rig: StageRig) -> None:
 def test_nobody_sees_folders_and_accounts_of_others_in_arguments(rig: StageRig) -> None:
     seen: list[str] = []
 
-    def look(call: StageCall) -> StageReply:
+    def note_arguments(call: StageCall) -> StageReply:
         for process in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 if b"stage_client" in (said := process.read_bytes()):
@@ -121,7 +121,7 @@ def test_nobody_sees_folders_and_accounts_of_others_in_arguments(rig: StageRig) 
         return StageReply("ok", env=variables(call.job_id))
 
     hooks = ("check", "setup", "data_in", "paths", "pre_run", "post_run", "data_out", "teardown")
-    rig.answers.say = dict.fromkeys(hooks, look)
+    rig.answers.say = dict.fromkeys(hooks, note_arguments)
     number = rig.submit("true", "-A secrets")
     rig.answers.wait("data_in", number)
     rig.allocated(number)
