@@ -20,11 +20,11 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from burstd.model.claim import Cause
-from burstd.model.clock import until
-from burstd.model.job import Job
-from burstd.model.policy import PolicyPlugin, Target, Want, all_dropped, units
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.domain.claim import Cause
+from burstd.domain.clock import until
+from burstd.domain.plugins.policy import PolicyPlugin, Target, Want, all_dropped, units
+from burstd.domain.slurm.job import Job
+from burstd.domain.snapshot import SlurmView, Snapshot
 
 
 class PoolSettings(BaseModel):

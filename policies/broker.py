@@ -32,12 +32,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from burstd.model.comment import WISHES, speaks, split
-from burstd.model.job import Job
-from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Remark, Target, Want, units, without_jobs, without_offers
-from burstd.model.snapshot import SlurmView, Snapshot
-from policies.wishes import ARCHITECTURES, Machine, Wishes, lower, parse, size
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, units, without_jobs, without_offers
+from burstd.domain.slurm.comment import WISHES, speaks, split
+from burstd.domain.slurm.job import Job
+from burstd.domain.snapshot import SlurmView, Snapshot
+from policies.job_requirements import ARCHITECTURES, Machine, Wishes, lower, parse, size
 
 _MAKERS = (("mi[0-9]*", "amd"), ("instinct*", "amd"), ("gaudi*", "intel"), ("max*", "intel"), ("pvc*", "intel"))
 """What models are called that are not NVIDIA's."""

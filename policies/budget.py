@@ -28,13 +28,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.model.claim import ClaimState
-from burstd.model.job import Job
-from burstd.model.money import Reserve, worst_case
-from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want, narrowed, units
-from burstd.model.snapshot import SlurmView, Snapshot
-from policies.purse import ALL, Key, Limit, Limits, Period, Purse
+from burstd.domain.billing.costs import Reserve, worst_case
+from burstd.domain.claim import ClaimState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.policy import PolicyPlugin, Release, Remark, Target, Want, narrowed, units
+from burstd.domain.slurm.job import Job
+from burstd.domain.snapshot import SlurmView, Snapshot
+from policies.budget_balance import ALL, Key, Limit, Limits, Period, Purse
 
 
 class Settings(BaseModel):

@@ -24,11 +24,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.model.data import DataView
-from burstd.model.job import Job
-from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Remark, Target, Want, without_jobs, without_offers
-from burstd.model.snapshot import Snapshot
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, without_jobs, without_offers
+from burstd.domain.slurm.job import Job
+from burstd.domain.snapshot import Snapshot
+from burstd.domain.staging import DataView
 
 GIB = 2**30
 

@@ -28,10 +28,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.clock import until
-from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.clock import until
+from burstd.domain.plugins.policy import PolicyPlugin, Release, Remark, Target, Want
+from burstd.domain.snapshot import SlurmView, Snapshot
 
 
 class PoolSettings(BaseModel):

@@ -23,9 +23,9 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.model.claim import ClaimState
-from burstd.model.policy import PolicyPlugin, Remark, Target, Want, all_dropped, units
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.domain.claim import ClaimState
+from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, all_dropped, units
+from burstd.domain.snapshot import SlurmView, Snapshot
 
 MINUTE_S = 60.0
 _ALL = ("", "")

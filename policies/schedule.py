@@ -38,11 +38,20 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from burstd.model.claim import Cause
-from burstd.model.job import Job
-from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Remark, Target, Want, all_dropped, units, without_jobs, without_offers
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.domain.claim import Cause
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.policy import (
+    PolicyPlugin,
+    Remark,
+    Target,
+    Want,
+    all_dropped,
+    units,
+    without_jobs,
+    without_offers,
+)
+from burstd.domain.slurm.job import Job
+from burstd.domain.snapshot import SlurmView, Snapshot
 from policies.cron import DAY_S, check, times, zone
 
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": DAY_S}

@@ -23,11 +23,11 @@ from math import ceil, inf, isfinite
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.model.claim import USABLE, Cause
-from burstd.model.job import Job
-from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Target, Want, units, without_offers
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.domain.claim import USABLE, Cause
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.policy import PolicyPlugin, Target, Want, units, without_offers
+from burstd.domain.slurm.job import Job
+from burstd.domain.snapshot import SlurmView, Snapshot
 
 
 class PoolSettings(BaseModel):

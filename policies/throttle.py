@@ -27,11 +27,11 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.model.claim import USABLE, Claim, ClaimState
-from burstd.model.clock import until
-from burstd.model.offer import Offer
-from burstd.model.policy import PolicyPlugin, Release, Remark, Target, Want, all_dropped, units, without_offers
-from burstd.model.snapshot import Breaker, SlurmView, Snapshot
+from burstd.domain.claim import USABLE, Claim, ClaimState
+from burstd.domain.clock import until
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.policy import PolicyPlugin, Release, Remark, Target, Want, all_dropped, units, without_offers
+from burstd.domain.snapshot import Breaker, SlurmView, Snapshot
 
 MINUTE_S = 60.0
 _COMING = frozenset({ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.PROVING})

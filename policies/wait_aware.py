@@ -45,12 +45,12 @@ from math import floor, isinf, log10
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.model.claim import Cause
-from burstd.model.history import gpus_of
-from burstd.model.job import Job
-from burstd.model.outlook import Outlook, Outlooks
-from burstd.model.policy import PolicyPlugin, Remark, Target, Want, units, without_jobs
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.domain.claim import Cause
+from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, units, without_jobs
+from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job_history import gpus_of
+from burstd.domain.slurm.outlook import Outlook, Outlooks
+from burstd.domain.snapshot import SlurmView, Snapshot
 
 HOUR_S = 3600.0
 

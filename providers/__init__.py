@@ -1,1 +1,1 @@
-"""Clouds: one file or package for each. They know ``burstd.model`` and nothing else of burstd."""
+"""Clouds: one file or package for each. They know ``burstd.domain`` and nothing else of burstd."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from burstd.model.stager import StoreRefused, is_key
+from burstd.domain.plugins.stager import StoreRefused, is_key
 
 
 def cluster_part(cluster: str) -> str:
@@ -15,5 +15,5 @@ def cluster_part(cluster: str) -> str:
 
 
 def mark_of(*place: object) -> str:
-    """What a folder bears (``burstd.data.folder``) that is this place's: of other words it is another."""
+    """What a folder bears (``ObjectFolder``) that is this place's: of other words it is another."""
     return f"store-{hashlib.sha256(repr([str(word) for word in place]).encode()).hexdigest()[:16]}"

@@ -8,14 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 
-from burstd.data.bundle import bundle
-from burstd.data.wire import WireClient
-from burstd.model.stager import StagerError, StoreBusy, StoredObject, Unfinished
+from burstd.domain.plugins.stager import StagerError, StoreBusy, StoredObject, Unfinished
+from burstd.transfer.protocol.bundle import bundle
+from burstd.transfer.protocol.client import WireClient
 
 
 def serve_program() -> bytes:
-    """The program that answers there (burstd.data.serve), for its Python to run."""
-    return bundle("burstd.data.serve:main")
+    """The program that answers there (burstd.transfer.protocol.server), for its Python to run."""
+    return bundle("burstd.transfer.protocol.server:main")
 
 
 class ServedStager(ABC):

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.data.folder import ObjectFolder
-from burstd.model.stager import Reach, StagerPlugin, StoredObject, StoreRefused, Unfinished
+from burstd.domain.plugins.stager import Reach, StagerPlugin, StoredObject, StoreRefused, Unfinished
+from burstd.transfer.content_store.object_folder import ObjectFolder
 from staging.names import cluster_part, mark_of
 from staging.roots import Absolute, Roots
 

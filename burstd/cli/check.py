@@ -18,10 +18,10 @@ from burstd.cli.session import Code, Json, Session, Socket, session
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from burstd.model.offer import Pool
+    from burstd.domain.cloud.offer import Pool
     from burstd.settings import Settings
-    from burstd.slurm.commands import Commands
-    from burstd.slurm.conf import Wishes
+    from burstd.slurm.commands.run import Commands
+    from burstd.slurm.config.render import Wishes
 
 Version = tuple[int, int, int]
 
@@ -37,7 +37,7 @@ def slurm_config(
     socket: Socket = None,
 ) -> None:
     """Print the lines that slurm.conf (with --gres: gres.conf) needs for the configured pools."""
-    from burstd.slurm.conf import fragment, gres_conf  # noqa: PLC0415  # not for every command
+    from burstd.slurm.config.render import fragment, gres_conf  # noqa: PLC0415  # not for every command
 
     burstd = session(ctx, json, socket)
     settings, pools = _read(burstd, file)
@@ -52,9 +52,9 @@ def slurm_config(
 def check(ctx: typer.Context, file: File = DEFAULT, json: Json = False, socket: Socket = None) -> None:
     """Compare the running Slurm with what the pools need, and say what each difference breaks."""
     from burstd.cli.check_stage import staging_findings  # noqa: PLC0415
-    from burstd.model.errors import SchedulerRefused, SchedulerUnavailable  # noqa: PLC0415
-    from burstd.slurm.conf_check import ask, compare  # noqa: PLC0415
-    from burstd.slurm.controller import version_of  # noqa: PLC0415
+    from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable  # noqa: PLC0415
+    from burstd.slurm.commands.controller import version_of  # noqa: PLC0415
+    from burstd.slurm.config.check import ask, compare  # noqa: PLC0415
 
     burstd = session(ctx, json, socket)
     settings, pools = _read(burstd, file)
@@ -103,7 +103,7 @@ def _read(burstd: Session, file: Path) -> tuple[Settings, list[Pool]]:
 
 
 def _wishes(settings: Settings) -> Wishes:
-    from burstd.slurm.conf import Wishes  # noqa: PLC0415
+    from burstd.slurm.config.render import Wishes  # noqa: PLC0415
 
     slurm = settings.slurm
     return Wishes(
@@ -119,7 +119,7 @@ def _wishes(settings: Settings) -> Wishes:
 
 def _commands(settings: Settings) -> Commands:
     """Slurm's commands, from the folder and with the slurm.conf that the settings name."""
-    from burstd.slurm.commands import Commands, run_here  # noqa: PLC0415
+    from burstd.slurm.commands.run import Commands, run_here  # noqa: PLC0415
 
     slurm, more = settings.slurm, {}
     if slurm.bin_dir is not None:
@@ -134,7 +134,7 @@ def _commands(settings: Settings) -> Commands:
 
 
 def _running_version(settings: Settings) -> Version:
-    from burstd.model.errors import SchedulerRefused, SchedulerUnavailable  # noqa: PLC0415
+    from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable  # noqa: PLC0415
 
     try:
         return _commands(settings).version()

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from burstd.data.hands import HandError, account, hand_of
-from burstd.model.errors import BurstdError
-from burstd.model.storage_node import OnNode
+from burstd.domain.errors import BurstdError
+from burstd.domain.storage_node import OnNode
 from burstd.settings import Plugins, Settings, SettingsError, resolve_store
 from burstd.share import share_path
-from burstd.slurm.conf_check import Finding
+from burstd.slurm.config.check import Finding
+from burstd.transfer.privsep.client import HandError, account, hand_of
 
 NOBODY = "nobody"
 """Whose rights are tried: an account that every system has."""

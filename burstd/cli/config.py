@@ -64,6 +64,6 @@ def reload_config(ctx: typer.Context, json: Json = False, socket: Socket = None)
 
 def dotted(path: tuple[str | int, ...]) -> str:
     """``pools.gpu.offers[0]``."""
-    from burstd.settings.source import dotted as text  # noqa: PLC0415
+    from burstd.settings.toml_source import dotted as text  # noqa: PLC0415
 
     return text(path)

@@ -17,7 +17,7 @@ import typer
 from burstd.cli.job import JobId
 from burstd.cli.output import safe_text
 from burstd.cli.session import CODES, Code, Json, Session, Socket, Unreachable, session, waiting, why_not
-from burstd.data.relay import SocketWire, hang_up, relay
+from burstd.transfer.protocol.relay import SocketWire, hang_up, relay
 
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from burstd.model.errors import PolicyBroken
+from burstd.domain.errors import PolicyBroken
 from burstd.settings import (
     Fault,
     Made,
@@ -23,10 +23,10 @@ from burstd.settings import (
     resolve,
     resolve_policy,
 )
-from burstd.settings.foreign import Overran, call_foreign, what_broke
-from burstd.settings.source import dotted
-from burstd.testing import policy_rules
-from burstd.testing.policy_samples import Sample, samples
+from burstd.settings.plugins.foreign_code import Overran, call_foreign, what_broke
+from burstd.settings.toml_source import dotted
+from burstd.testing.policy import policy_rules
+from burstd.testing.policy.policy_samples import Sample, samples
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from burstd.cli.session import Code, Json, NotRunning, Session, Socket, Unreacha
 from burstd.cli.times import ago, ahead
 
 if TYPE_CHECKING:
-    from burstd.model.provider import Finding
+    from burstd.domain.plugins.provider import Finding
 
 app = typer.Typer(help="The clouds: their state, what they offer, whether launching would work.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A provider of burstd.toml.", autocompletion=providers)]
@@ -116,8 +116,8 @@ def _asked(burstd: Session, name: str) -> Answer | None:
 
 def _looked(burstd: Session, name: str, file: Path) -> Answer:
     """The same, found out in this process."""
-    from burstd.core.named_images import images_named  # noqa: PLC0415  # pydantic and the plug-ins take their time
-    from burstd.model.provider import SelfCheck  # noqa: PLC0415
+    from burstd.domain.plugins.provider import SelfCheck  # noqa: PLC0415
+    from burstd.planner.offers.named_images import images_named  # noqa: PLC0415  # pydantic and the plug-ins take their time
     from burstd.settings import Plugins, SettingsError, load, pools, resolve_provider  # noqa: PLC0415
     from burstd.slurm.hostlist import expand  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ class Doubtful(StrEnum):
 
 def backup(ctx: typer.Context, file: Copy, config: File = DEFAULT, json: Json = False) -> None:
     """Copy the record to FILE (mode 0600), also while burstd runs. Run it as root or as burstd's user."""
-    from burstd.store import StoreError, backup  # noqa: PLC0415  # sqlalchemy takes its time
+    from burstd.db import StoreError, backup  # noqa: PLC0415  # sqlalchemy takes its time
 
     burstd = session(ctx, json, None)
     settings = _settings(burstd, config)
@@ -45,7 +45,7 @@ def backup(ctx: typer.Context, file: Copy, config: File = DEFAULT, json: Json = 
 
 def restore(ctx: typer.Context, file: Copy, config: File = DEFAULT, json: Json = False) -> None:
     """Put a backup in the place of the record, which is kept beside it. burstd must not run."""
-    from burstd.store import StoreError, restore  # noqa: PLC0415
+    from burstd.db import StoreError, restore  # noqa: PLC0415
 
     burstd = session(ctx, json, None)
     settings = _settings(burstd, config)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from burstd.cli.output import json_text, safe_text
-from burstd.model.bounded import whole
+from burstd.domain.cloud.read_limits import whole
 
 if TYPE_CHECKING:
     import httpx

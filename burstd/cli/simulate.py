@@ -15,9 +15,9 @@ from burstd.cli.output import Paper
 from burstd.cli.session import Code, Json, Session, session
 
 if TYPE_CHECKING:
-    from burstd.sim.replay.report import Report
-    from burstd.sim.replay.result import Result
-    from burstd.sim.replay.study import Study
+    from burstd.simulate.report.report import Report
+    from burstd.simulate.report.result import Result
+    from burstd.simulate.study import Study
 
 _SITE, _CLOUD, _PART = "The site", "The cloud", "The part of the trace"
 
@@ -81,7 +81,7 @@ def simulate(
 ) -> None:
     """Replay a trace of jobs through the policies: waits, cloud hours and cost of each chain. Needs no daemon."""
     burstctl = session(ctx, json, None)
-    from burstd.sim.replay.study import Study  # noqa: PLC0415  # the policies take long to load
+    from burstd.simulate.study import Study  # noqa: PLC0415  # the policies take long to load
 
     sites = [name for name, given in (("--load", load), ("--gpus", gpus), ("--nodes", nodes)) if given is not None]
     if len(sites) > 1:
@@ -112,12 +112,12 @@ def simulate(
 
 def _replayed(burstctl: Session, study: Study) -> Report:
     from burstd.settings import SettingsError  # noqa: PLC0415
-    from burstd.sim.replay.chains import ChainError  # noqa: PLC0415
-    from burstd.sim.replay.report import report  # noqa: PLC0415
-    from burstd.sim.replay.run import ReplayError  # noqa: PLC0415
-    from burstd.sim.replay.study import prepare  # noqa: PLC0415
-    from burstd.sim.replay.trace import TraceError  # noqa: PLC0415
-    from burstd.sim.replay.window import WindowError  # noqa: PLC0415
+    from burstd.simulate.policy_chains import ChainError  # noqa: PLC0415
+    from burstd.simulate.report.report import report  # noqa: PLC0415
+    from burstd.simulate.run import ReplayError  # noqa: PLC0415
+    from burstd.simulate.study import prepare  # noqa: PLC0415
+    from burstd.simulate.traces.read import TraceError  # noqa: PLC0415
+    from burstd.simulate.traces.window import WindowError  # noqa: PLC0415
 
     try:
         return report(prepare(study).answer(_progress))
@@ -154,7 +154,7 @@ def _money(burstctl: Session, option: str, text: str | None) -> Decimal | None:
 
 
 def _write(burstctl: Session, path: Path, found: Report) -> None:
-    from burstd.sim.replay.page import page  # noqa: PLC0415
+    from burstd.simulate.report.page import page  # noqa: PLC0415
 
     try:
         path.write_text(page(found), encoding="utf-8")
@@ -163,7 +163,7 @@ def _write(burstctl: Session, path: Path, found: Report) -> None:
 
 
 def _print(found: Report) -> None:
-    from burstd.sim.replay.columns import heads, rows, summary  # noqa: PLC0415
+    from burstd.simulate.report.columns import heads, rows, summary  # noqa: PLC0415
 
     paper = Paper()
     paper.line((found.title, "bold"))

@@ -11,42 +11,42 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from burstd.daemon import logs, sockets
-from burstd.daemon import parts as make
-from burstd.daemon.claim_ids import ClaimIds
-from burstd.daemon.clock import CLOCK, CLOCK_TRUSTED, ClockMark, SteadyClock, resumed
-from burstd.daemon.commands import Commands
-from burstd.daemon.comments import Comments
-from burstd.daemon.control import ControlServer
-from burstd.daemon.control_office import Facts
-from burstd.daemon.control_rights import Rights
-from burstd.daemon.forward import ForwardServer
-from burstd.daemon.hints import Hints
-from burstd.daemon.holds import Holds
+from burstd.api.auth import Rights
+from burstd.api.backend import Facts
+from burstd.api.port_forward import ForwardServer
+from burstd.api.server import ControlServer
+from burstd.daemon import components as make
+from burstd.daemon.command_queue import DaemonOffice
 from burstd.daemon.loop import Loop
-from burstd.daemon.observer import Pace
-from burstd.daemon.office import DaemonOffice
-from burstd.daemon.policy_desk import PolicyDesk
-from burstd.daemon.provider_checks import ProviderChecks
-from burstd.daemon.ready import Ready, refuse_without_staging, rules
-from burstd.daemon.reconciler import Reconciler
-from burstd.daemon.record_mark import RecordMark
-from burstd.daemon.route_desk import RouteDesk
-from burstd.daemon.systemd import Notifier
-from burstd.daemon.wake import Wake
-from burstd.daemon.workers import ThreadWorkers
-from burstd.model.offer import Pool
-from burstd.model.prover import Prover
-from burstd.model.provider import Provider
-from burstd.model.scheduler import Scheduler
-from burstd.model.snapshot import SlurmView
-from burstd.node.prover import NodeProver
-from burstd.node.storage import StorageProver
+from burstd.daemon.policy_reloader import PolicyDesk
+from burstd.daemon.settings_in_force import Ready, refuse_without_staging, rules
+from burstd.db import Store
+from burstd.db.record_mark import RecordMark
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.plugins.provider import Provider
+from burstd.domain.plugins.scheduler import Scheduler
+from burstd.domain.plugins.validator import Prover
+from burstd.domain.snapshot import SlurmView
+from burstd.node.storage_node import StorageProver
+from burstd.node.validator import NodeProver
+from burstd.reconciler.commands import Commands
+from burstd.reconciler.machines.claim_ids import ClaimIds
+from burstd.reconciler.observer import Pace
+from burstd.reconciler.pollers.ingress import RouteDesk
+from burstd.reconciler.pollers.job_comments import Comments
+from burstd.reconciler.pollers.provider_checks import ProviderChecks
+from burstd.reconciler.pollers.wake_sources import Hints
+from burstd.reconciler.quarantine import Holds
+from burstd.reconciler.reconciler import Reconciler
+from burstd.runtime import logs, sockets
+from burstd.runtime.clock import CLOCK, CLOCK_TRUSTED, ClockMark, SteadyClock, resumed
+from burstd.runtime.systemd import Notifier
+from burstd.runtime.wake import Wake
+from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
-from burstd.store import Store
 
 if TYPE_CHECKING:
-    from burstd.daemon.stage.room import StageRoom
+    from burstd.staging.controller.service import StageRoom
 
 log = structlog.get_logger(__name__)
 
@@ -137,8 +137,8 @@ def _staging(
     """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
     if not ready.settings.staging.on:
         return None
-    from burstd.daemon.stage.room import Around, StageRoom  # noqa: PLC0415
     from burstd.node.agent import NodeAgent  # noqa: PLC0415
+    from burstd.staging.controller.service import Around, StageRoom  # noqa: PLC0415
 
     settings = ready.settings
     around = Around(

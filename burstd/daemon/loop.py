@@ -9,15 +9,15 @@ from types import FrameType
 
 import structlog
 
-from burstd.daemon.clock import CLOCK, SteadyClock
-from burstd.daemon.commands import Commands
-from burstd.daemon.hints import Hints
-from burstd.daemon.office import DaemonOffice
-from burstd.daemon.reconciler import Reconciler
-from burstd.daemon.record_mark import RecordMark
-from burstd.daemon.systemd import Notifier
-from burstd.daemon.wake import Wake
-from burstd.store import Store, StoreError
+from burstd.daemon.command_queue import DaemonOffice
+from burstd.db import Store, StoreError
+from burstd.db.record_mark import RecordMark
+from burstd.reconciler.commands import Commands
+from burstd.reconciler.pollers.wake_sources import Hints
+from burstd.reconciler.reconciler import Reconciler
+from burstd.runtime.clock import CLOCK, SteadyClock
+from burstd.runtime.systemd import Notifier
+from burstd.runtime.wake import Wake
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from burstd.model.errors import BurstdError
+from burstd.domain.errors import BurstdError
 from burstd.settings import DEFAULT_PATH, SettingsError
 
 EX_CONFIG = 78
@@ -26,15 +26,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="store_true", help="print the version and end")
     words = parser.parse_args(argv)
     # The daemon's parts take half a second to import; --help and --version need none of them.
-    from burstd.daemon import app, ready  # noqa: PLC0415
+    from burstd.daemon import app, settings_in_force  # noqa: PLC0415
 
     if words.version:
         sys.stdout.write(f"burstd {app.VERSION}\n")
         return 0
     try:
-        found = ready.prepare(words.config, ready.AT_START)
+        found = settings_in_force.prepare(words.config, settings_in_force.AT_START)
         if words.check:
-            ready.rules(found)
+            settings_in_force.rules(found)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return EX_CONFIG

@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from burstd.data.bundle import agent_bundle
-from burstd.data.manifest import LARGEST
-from burstd.data.told import printable
-from burstd.model.claim import Claim
-from burstd.model.errors import BurstdError
-from burstd.model.shell import Shell
+from burstd.domain.claim import Claim
+from burstd.domain.errors import BurstdError
+from burstd.domain.plugins.shell import Shell
 from burstd.node.errors import CommandFailed
+from burstd.transfer.content_store.manifest import LARGEST
+from burstd.transfer.privsep.errors import printable
+from burstd.transfer.protocol.bundle import agent_bundle
 
 Message = dict[str, Any]
 FOLDER = "/var/lib/burst"
@@ -61,7 +61,7 @@ class _Said(BaseModel):
 
 
 class AgentError(BurstdError):
-    """The agent says why it could not do what it was asked. ``kind``: that of burstd.data.userside.AgentFault.
+    """The agent says why it could not do what it was asked. ``kind``: that of the agent's AgentFault.
 
     ``keys``: of a damaged one, the objects whose content is not what their names say.
     """

@@ -6,7 +6,7 @@ import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from burstd.model.shape import Shape
+from burstd.domain.slurm.shape import Shape
 from burstd.node.facts import Facts, Ids
 
 NAMES = frozenset({"cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "clock"})

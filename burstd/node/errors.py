@@ -1,11 +1,11 @@
 """What can go wrong between burstd and a machine. Each says through ``again`` whether trying again makes sense.
 
-Beside those of burstd.model.shell.
+Beside those of burstd.domain.plugins.shell.
 """
 
 from __future__ import annotations
 
-from burstd.model.errors import NodeNotReady, NodeRefused
+from burstd.domain.errors import NodeNotReady, NodeRefused
 
 
 class NotReachable(NodeNotReady):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from burstd.model.shell import Shell
-from burstd.model.text import one_line
+from burstd.domain.cloud.quoting import one_line
+from burstd.domain.plugins.shell import Shell
 from burstd.node.errors import CommandFailed
 
 _VERSION = re.compile(r"\b([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})")
@@ -76,7 +76,7 @@ def gather(
 
     Raises CommandFailed, and what ``Shell.run`` raises.
     """
-    text = files("burstd.node").joinpath("facts.sh").read_text(encoding="utf-8")
+    text = files("burstd.node").joinpath("scripts", "facts.sh").read_text(encoding="utf-8")
     asked = wall()
     done = session.script(text, gpu_devices, *users, timeout_s=timeout_s)
     answered = wall()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from burstd.model.errors import BurstdError
+from burstd.domain.errors import BurstdError
 from burstd.share import share_path
 
 LIMIT = 16384

@@ -1,12 +1,12 @@
 """burstd.toml: what it may hold, reading it, its faults in words, its plug-ins, and what a reload changes."""
 
-from burstd.settings.difference import Change, Difference, diff, until_restart
 from burstd.settings.faults import Fault, SettingsError
 from burstd.settings.load import DEFAULT_PATH, load, loads, pools
-from burstd.settings.make import Made, make_policies, make_policy
-from burstd.settings.plugins import Origin, Plugin, Plugins, PluginUnusable
-from burstd.settings.policy_files import PolicyFile, PolicyFiles
-from burstd.settings.resolve import Chosen, Resolved, resolve, resolve_policy, resolve_provider, resolve_store
+from burstd.settings.plugin_fit import Chosen, Resolved, resolve, resolve_policy, resolve_provider, resolve_store
+from burstd.settings.plugins.make import Made, make_policies, make_policy
+from burstd.settings.plugins.policy_files import PolicyFile, PolicyFiles
+from burstd.settings.plugins.registry import Origin, Plugin, Plugins, PluginUnusable
+from burstd.settings.reload import Change, Difference, diff, until_restart
 from burstd.settings.sections import Daemon, NodeSettings, Policies, PoolSettings, Settings, Slurm
 from burstd.settings.staging import Dataset, Quota, Staging, StoreSettings
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from burstd.model.errors import BurstdError
-from burstd.settings.source import KeyPath, Source, dotted
+from burstd.domain.errors import BurstdError
+from burstd.settings.toml_source import KeyPath, Source, dotted
 
 _KINDS = {
     "int": "must be a whole number",

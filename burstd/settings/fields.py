@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from burstd.core.units import SIZES, parse_size
+from burstd.domain.units import SIZES, parse_size
 
 RESTART: dict[str, JsonValue] = {"restart": True}
 SECRET: dict[str, JsonValue] = {"secret": True}

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.shape import Shape
-from burstd.model.storage_node import pool_name
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.storage_node import pool_name
 from burstd.settings.faults import Fault, SettingsError, faults_of, nearest
 from burstd.settings.fields import Section
 from burstd.settings.sections import Settings
-from burstd.settings.source import KeyPath, Source, find_lines
+from burstd.settings.toml_source import KeyPath, Source, find_lines
 
 DEFAULT_PATH = Path("/etc/burstd/burstd.toml")
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
-from burstd.core.tuning import Tuning
-from burstd.model.shape import Gres
+from burstd.domain.slurm.shape import Gres
+from burstd.planner.timeouts import Tuning
 from burstd.settings.fields import RESTART, SECRET, AbsolutePath, Count, Name, Seconds, Section, matching
-from burstd.settings.source import Source
 from burstd.settings.staging import Staging
+from burstd.settings.toml_source import Source
 
 _DEFAULT = Tuning()
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}

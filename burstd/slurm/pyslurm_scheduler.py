@@ -17,18 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from burstd.model.errors import SchedulerUnavailable
-from burstd.model.job import Job, JobState
-from burstd.model.node import Node
-from burstd.model.shape import Gres
-from burstd.slurm.commands import Commands
+from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres
+from burstd.slurm.commands.jobs import unreadable
+from burstd.slurm.commands.nodes import parse_state
+from burstd.slurm.commands.nodes import unreadable as unreadable_node
+from burstd.slurm.commands.parsing import LONGEST_S, gres_of_node, hosts
+from burstd.slurm.commands.reasons import short_reason
+from burstd.slurm.commands.run import Commands
 from burstd.slurm.hostlist import task_count
-from burstd.slurm.jobs import unreadable
-from burstd.slurm.nodes import parse_state
-from burstd.slurm.nodes import unreadable as unreadable_node
-from burstd.slurm.reasons import short_reason
 from burstd.slurm.scheduler import CommandScheduler
-from burstd.slurm.text import LONGEST_S, gres_of_node, hosts
 
 REQUESTS_S = 30.0
 """After so long what jobs ask for is read anew: it can be changed by ``scontrol update``."""
@@ -80,7 +80,7 @@ def _load_pyslurm() -> Any:
 
 
 class PyslurmScheduler(CommandScheduler):
-    """``burstd.model.scheduler.Scheduler`` on pyslurm for reading; see ``why_not`` before it is made."""
+    """``burstd.domain.plugins.scheduler.Scheduler`` on pyslurm for reading; see ``why_not`` before it is made."""
 
     def __init__(
         self,

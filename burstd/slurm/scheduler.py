@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from burstd.model.errors import SchedulerRefused
-from burstd.model.job import Job
-from burstd.model.node import Node, Reservation
-from burstd.slurm import binding, gate, jobs, nodes, reservations
-from burstd.slurm.commands import Commands
+from burstd.domain.errors import SchedulerRefused
+from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.node import Node, Reservation
+from burstd.slurm import reservations
+from burstd.slurm.commands import jobs, nodes
+from burstd.slurm.commands.run import Commands
 from burstd.slurm.hostlist import compress
 
 _ADDRESSES_AT_ONCE = 1000
@@ -22,7 +23,7 @@ _JOBS_AT_ONCE = 1000
 
 
 class CommandScheduler:
-    """``burstd.model.scheduler.Scheduler`` on squeue and scontrol, from 22.05 on.
+    """``burstd.domain.plugins.scheduler.Scheduler`` on squeue and scontrol, from 22.05 on.
 
     ``translate`` turns Slurm's times (the system's clock, seconds since 1970) into burstd's.
     """
@@ -31,7 +32,7 @@ class CommandScheduler:
         self,
         commands: Commands | None = None,
         translate: Callable[[float], float] = lambda wall: wall,
-        gate_name: str = gate.GATE,
+        gate_name: str = reservations.GATE,
     ) -> None:
         self._commands = commands or Commands()
         self._translate = translate
@@ -60,15 +61,15 @@ class CommandScheduler:
 
     def set_gate(self, nodes: Collection[str]) -> None:
         """See Scheduler."""
-        gate.set_gate(self._commands, nodes, self._gate)
+        reservations.set_gate(self._commands, nodes, self._gate)
 
     def bind(self, job_id: str, user: str, nodes: Collection[str]) -> None:
         """See Scheduler."""
-        binding.bind(self._commands, job_id, user, nodes)
+        reservations.bind(self._commands, job_id, user, nodes)
 
     def unbind(self, job_id: str) -> None:
         """See Scheduler."""
-        binding.unbind(self._commands, job_id)
+        reservations.unbind(self._commands, job_id)
 
     def power_up(self, nodes: Collection[str]) -> None:
         """See Scheduler.

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from burstd.model.errors import BadRequest, InsufficientCapacity, ProviderError, QuotaExceeded
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
-from burstd.model.offer import Offer
-from burstd.model.provider import LaunchOutcome, LaunchRequest, Preparing, Provider
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import BadRequest, InsufficientCapacity, ProviderError, QuotaExceeded
+from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest, Preparing, Provider
 
 OURS, THEIRS = "ours", "ours2"
 """Two clusters of one account; one name begins with the other, as names do."""

@@ -21,7 +21,8 @@ from itertools import islice
 
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,
@@ -32,8 +33,7 @@ from burstd.model.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from burstd.model.instance import Instance, InstanceState, Leftover
-from burstd.model.provider import (
+from burstd.domain.plugins.provider import (
     ConsoleLog,
     Idempotency,
     NodeWatch,

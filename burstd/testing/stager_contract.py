@@ -23,8 +23,7 @@ from contextlib import suppress
 
 import pytest
 
-from burstd.data.manifest import object_key
-from burstd.model.stager import (
+from burstd.domain.plugins.stager import (
     KEY_LENGTH,
     OBJECT_BYTES,
     InPlace,
@@ -35,6 +34,7 @@ from burstd.model.stager import (
     StoreRefused,
 )
 from burstd.testing.store_world import OURS, THEIRS, Line, LineWorld, StoreWorld, node
+from burstd.transfer.content_store.manifest import object_key
 
 _MANY = 1010
 _MIB = 1 << 20

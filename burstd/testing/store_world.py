@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from burstd.data.transports import Transport, open_reach
-from burstd.model.stager import Stager
+from burstd.domain.plugins.stager import Stager
+from burstd.transfer.protocol.transports import Transport, open_reach
 
 OURS = "ours"
 THEIRS = "ours-too"

@@ -11,14 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from burstd.model.bounded import TooMuch, WholeList, whole
-from burstd.model.errors import (
-    AuthFailed,
-    CloudUnavailable,
-    OutcomeUnknown,
-    ProviderError,
-    RateLimited,
-)
+from burstd.domain.cloud.read_limits import TooMuch, WholeList, whole
+from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError, RateLimited
 from providers.aws.errors import of_code
 from providers.aws.settings import AwsSettings
 

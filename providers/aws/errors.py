@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from burstd.model.errors import (
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,

@@ -12,11 +12,11 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from burstd.model.errors import AuthFailed, BadRequest, NotFound, ProviderError
-from burstd.model.instance import TAG_CLAIM, Leftover
+from burstd.domain.cloud.instance import TAG_CLAIM, Leftover
+from burstd.domain.errors import AuthFailed, BadRequest, NotFound, ProviderError
 from providers.aws import tags
 from providers.aws.calls import Calls
-from providers.aws.placement import TAG_MADE
+from providers.aws.launch.placement_groups import TAG_MADE
 from providers.aws.settings import AwsSettings
 
 _VALUES = 200

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from burstd.model.errors import BadRequest
-from burstd.model.instance import TAG_BATCH, TAG_CLAIM, Instance, InstanceState
+from burstd.domain.cloud.instance import TAG_BATCH, TAG_CLAIM, Instance, InstanceState
+from burstd.domain.errors import BadRequest
 from providers.aws import tags
 from providers.aws.calls import Calls
 from providers.aws.settings import AwsSettings

@@ -14,8 +14,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from burstd.model.errors import BadRequest, ProviderError
-from burstd.model.provider import Notice, NoticeKind
+from burstd.domain.errors import BadRequest, ProviderError
+from burstd.domain.plugins.provider import Notice, NoticeKind
 from providers.aws.calls import Calls
 from providers.aws.settings import AwsSettings
 

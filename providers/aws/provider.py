@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from burstd.model.errors import BadRequest, InsufficientCapacity, ProviderError
-from burstd.model.instance import Instance, Leftover
-from burstd.model.offer import Offer
-from burstd.model.provider import (
+from burstd.domain.cloud.instance import Instance, Leftover
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import BadRequest, InsufficientCapacity, ProviderError
+from burstd.domain.plugins.provider import (
     Finding,
     Idempotency,
     LaunchOutcome,
@@ -17,21 +17,23 @@ from burstd.model.provider import (
     ProviderPlugin,
     Quota,
 )
-from providers.aws import check, recipe, watch
+from providers.aws import watch
 from providers.aws.calls import Calls
-from providers.aws.catalog import Catalog
-from providers.aws.ending import Ending
-from providers.aws.images import Images
-from providers.aws.launch import Launching
+from providers.aws.catalog.catalog import Catalog
+from providers.aws.catalog.quotas import Quotas
+from providers.aws.checks import check
+from providers.aws.launch import recipe
+from providers.aws.launch.images import Images
+from providers.aws.launch.launch import Launching
+from providers.aws.launch.lookups import Wishes
+from providers.aws.launch.placement_groups import PlacementGroups
+from providers.aws.launch.template import Templates
 from providers.aws.leftovers import Leftovers
 from providers.aws.listing import Listing
 from providers.aws.notices import Notices
-from providers.aws.placement import PlacementGroups
-from providers.aws.quotas import Quotas
 from providers.aws.settings import AwsSettings
-from providers.aws.template import Templates
-from providers.aws.wishes import Wishes
-from providers.understood import understood
+from providers.aws.terminate import Ending
+from providers.parsing import understood
 
 
 class AwsProvider:

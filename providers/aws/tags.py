@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from burstd.model.instance import TAG_CLUSTER
+from burstd.domain.cloud.instance import TAG_CLUSTER
 
 NAME = "Name"
 """The tag that Amazon's console shows as the name."""

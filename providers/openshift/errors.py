@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from burstd.model.errors import (
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from burstd.model.errors import BadRequest, NotAllowed, NotFound, ProviderError
-from burstd.model.instance import Leftover
-from providers.openshift import marks, verdict
-from providers.openshift.calls import Calls
+from burstd.domain.cloud.instance import Leftover
+from burstd.domain.errors import BadRequest, NotAllowed, NotFound, ProviderError
+from providers.batch_calls import Pace
+from providers.openshift import labels
+from providers.openshift.client.calls import Calls
 from providers.openshift.errors import Conflict, NoSuchApi
-from providers.openshift.listing import Listing
+from providers.openshift.pods import status
+from providers.openshift.pods.listing import Listing
 from providers.openshift.settings import OpenShiftSettings
-from providers.pace import Pace
 
 POD, VOLUME, SERVICE, ROUTE = "pod", "volume", "service", "route"
 ROUTES_API = "route.openshift.io/v1"
@@ -47,11 +48,11 @@ class Leftovers:
         # Last, so that a pod is in the list whose volume is.
         self._listing.refresh()
         pods = self._listing.known()
-        users = {marks.claim_of(pod): marks.name_of(pod) for pod in pods}
+        users = {labels.claim_of(pod): labels.name_of(pod) for pod in pods}
         for kind, thing in things:
-            yield self._left(kind, thing, users.get(marks.claim_of(thing), ""))
+            yield self._left(kind, thing, users.get(labels.claim_of(thing), ""))
         for pod in pods:
-            if verdict.is_dead(pod):
+            if status.is_dead(pod):
                 yield self._left(POD, pod, "")
 
     def remove(self, leftovers: Sequence[Leftover]) -> None:
@@ -68,29 +69,31 @@ class Leftovers:
             if isinstance(one, ProviderError):
                 raise one
             found += [one] if one is not None else []
-        strange = [f"{kind} {marks.name_of(thing)}" for kind, thing in found if not marks.is_ours(thing, self._cluster)]
+        strange = [
+            f"{kind} {labels.name_of(thing)}" for kind, thing in found if not labels.is_ours(thing, self._cluster)
+        ]
         if strange:
             raise BadRequest(f"this does not bear the mark of cluster {self._cluster}: {', '.join(strange)}")
         if found:
             self._listing.refresh()
-        used = {marks.claim_of(pod) for pod in self._listing.known() if not verdict.is_dead(pod)}
+        used = {labels.claim_of(pod) for pod in self._listing.known() if not status.is_dead(pod)}
         errors: list[ProviderError] = []
         for kind in _PLACES:
             spare = [
                 thing
                 for one, thing in found
-                if one == kind and (verdict.is_dead(thing) if kind == POD else marks.claim_of(thing) not in used)
+                if one == kind and (status.is_dead(thing) if kind == POD else labels.claim_of(thing) not in used)
             ]
             errors += [one for one in pace.each(partial(self._end, kind), spare) if isinstance(one, ProviderError)]
         if errors:
             raise errors[0]
 
     def _left(self, kind: str, thing: Thing, user: str) -> Leftover:
-        return Leftover(kind, marks.name_of(thing), self._name, marks.claim_of(thing), user)
+        return Leftover(kind, labels.name_of(thing), self._name, labels.claim_of(thing), user)
 
     def _all(self, kind: str) -> list[Thing]:
         """Ours."""
-        query = {"labelSelector": marks.selector(self._cluster)}
+        query = {"labelSelector": labels.selector(self._cluster)}
         try:
             listed, _ = self._calls.listed(self._path(kind), query, what=f"list {_PLACES[kind][0]}")
         except NoSuchApi:
@@ -102,7 +105,7 @@ class Leftovers:
             if kind not in (ROUTE, SERVICE):
                 raise
             return []
-        return [one for one in listed if marks.is_ours(one, self._cluster)]
+        return [one for one in listed if labels.is_ours(one, self._cluster)]
 
     def _look(self, kind: str, name: str) -> tuple[str, Thing] | None:
         try:
@@ -111,8 +114,8 @@ class Leftovers:
             return None
 
     def _end(self, kind: str, thing: Thing) -> None:
-        name = marks.name_of(thing)
-        options = {"propagationPolicy": "Background", "preconditions": {"uid": marks.uid_of(thing)}}
+        name = labels.name_of(thing)
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": labels.uid_of(thing)}}
         try:
             self._calls.ask("DELETE", self._path(kind, name), options, what=f"delete {kind} {name}")
         except (NotFound, Conflict):

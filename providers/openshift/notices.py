@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from burstd.model.provider import Notice, NoticeKind
-from providers.openshift import marks, verdict
-from providers.openshift.listing import Listing
+from burstd.domain.plugins.provider import Notice, NoticeKind
+from providers.openshift import labels
+from providers.openshift.pods import status
+from providers.openshift.pods.listing import Listing
 
 
 class Notices:
@@ -25,15 +26,15 @@ class Notices:
 
     def notices(self) -> Sequence[Notice]:
         """Those of pods that are known, until they are acknowledged."""
-        going = {marks.uid_of(one): one for one in self._listing.known() if one["metadata"].get("deletionTimestamp")}
+        going = {labels.uid_of(one): one for one in self._listing.known() if one["metadata"].get("deletionTimestamp")}
         with self._lock:
             self._done &= going.keys()
             news = {uid: one for uid, one in going.items() if uid not in self._done and not self._is_own(uid)}
         return [
             Notice(
-                marks.name_of(one),
+                labels.name_of(one),
                 NoticeKind.INTERRUPTION,
-                verdict.seconds(one["metadata"]["deletionTimestamp"]),
+                status.seconds(one["metadata"]["deletionTimestamp"]),
                 uid,
             )
             for uid, one in news.items()

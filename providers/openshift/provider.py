@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from burstd.model.instance import Instance, Leftover
-from burstd.model.offer import Offer
-from burstd.model.provider import (
+from burstd.domain.cloud.instance import Instance, Leftover
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.provider import (
     Finding,
     Idempotency,
     LaunchOutcome,
@@ -17,22 +17,22 @@ from burstd.model.provider import (
     Quota,
     Route,
 )
-from burstd.model.shell import Shell
-from providers.openshift import check
-from providers.openshift.calls import Calls
-from providers.openshift.catalog import Catalog
-from providers.openshift.ending import Ending
-from providers.openshift.images import Images
-from providers.openshift.launch import Launching
+from burstd.domain.plugins.shell import Shell
+from providers.openshift.catalog.catalog import Catalog
+from providers.openshift.catalog.quotas import Quotas
+from providers.openshift.checks import check
+from providers.openshift.client.calls import Calls
+from providers.openshift.client.shell import PodShell
 from providers.openshift.leftovers import Leftovers
-from providers.openshift.listing import Listing
 from providers.openshift.notices import Notices
-from providers.openshift.quotas import Quotas
+from providers.openshift.pods.images import Images
+from providers.openshift.pods.launch import Launching
+from providers.openshift.pods.listing import Listing
+from providers.openshift.pods.volumes import Scratch
 from providers.openshift.routes import PodRoutes
-from providers.openshift.scratch import Scratch
 from providers.openshift.settings import OpenShiftSettings
-from providers.openshift.shell import PodShell
-from providers.understood import understood
+from providers.openshift.terminate import Ending
+from providers.parsing import understood
 
 
 class OpenShiftProvider:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from burstd.model.errors import BadRequest, NotFound
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from burstd.model.provider import Route
-from providers.openshift import marks
-from providers.openshift.calls import Calls
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.errors import BadRequest, NotFound
+from burstd.domain.plugins.provider import Route
+from providers.openshift import labels
+from providers.openshift.client.calls import Calls
 from providers.openshift.errors import AlreadyExists, NoSuchApi
 
 JOB = "burstd-job"
@@ -39,12 +39,12 @@ class PodRoutes:
     def open_route(self, instance_id: str, job_id: str, port: int) -> Route:
         """See Routes."""
         pod = self._calls.ask("GET", self._calls.place("pods", instance_id), what=f"look at pod {instance_id}")
-        if not marks.is_ours(pod, self._cluster):
+        if not labels.is_ours(pod, self._cluster):
             raise NotFound(f"pod {instance_id} is not one of cluster {self._cluster}")
         name = self._name(instance_id, job_id, port)
         # The Route first: where the cluster has none, no Service is made for it.
         route = self._make("routes", _route(name, self._marks(pod, job_id, port), self._domain), _API)
-        self._make("services", _service(name, self._marks(pod, job_id, port), marks.claim_of(pod), port), "v1")
+        self._make("services", _service(name, self._marks(pod, job_id, port), labels.claim_of(pod), port), "v1")
         return Route(job_id, port, instance_id, _url(route))
 
     def routes(self) -> Sequence[Route]:
@@ -55,7 +55,7 @@ class PodRoutes:
                                            what="list Routes"))  # fmt: skip
         except NoSuchApi:
             return ()
-        return tuple(made for one in found if marks.is_ours(one, self._cluster) and (made := _of(one)))
+        return tuple(made for one in found if labels.is_ours(one, self._cluster) and (made := _of(one)))
 
     def close_routes(self, routes: Sequence[Route]) -> None:
         """See Routes. The Service goes first: as long as the Route is there, the rest is found."""
@@ -67,7 +67,7 @@ class PodRoutes:
 
     def _make(self, kind: str, thing: Thing, api: str) -> Thing:
         """What is there under its name by now."""
-        name = marks.name_of(thing)
+        name = labels.name_of(thing)
         try:
             return self._calls.ask("POST", self._calls.place(kind, api=api), thing, what=f"make {kind[:-1]} {name}")
         except NoSuchApi:
@@ -76,7 +76,7 @@ class PodRoutes:
             ) from None
         except AlreadyExists:
             found = self._calls.ask("GET", self._calls.place(kind, name, api=api), what=f"look at {kind[:-1]} {name}")
-        if not marks.is_ours(found, self._cluster):
+        if not labels.is_ours(found, self._cluster):
             raise BadRequest(f"there is a {kind[:-1]} {name} in {self._calls.namespace} that is not burstd's")
         return found
 
@@ -91,10 +91,10 @@ class PodRoutes:
 
     def _marks(self, pod: Thing, job_id: str, port: int) -> Thing:
         """The metadata of both, without a name."""
-        name = marks.name_of(pod)
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": marks.uid_of(pod)}
+        name = labels.name_of(pod)
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": labels.uid_of(pod)}
         own = {JOB: job_id.replace("+", "."), PORT: str(port)}
-        return {"labels": marks.labels(self._cluster, marks.claim_of(pod)) | own, "ownerReferences": [owner]}
+        return {"labels": labels.labels(self._cluster, labels.claim_of(pod)) | own, "ownerReferences": [owner]}
 
 
 def _route(name: str, metadata: Thing, domain: str) -> Thing:
@@ -129,12 +129,12 @@ def _service(name: str, metadata: Thing, claim: str, port: int) -> Thing:
 
 def _of(thing: Thing) -> Route | None:
     """None: it bears our labels and was not made by burstd."""
-    labels = thing["metadata"]["labels"]
+    own_labels = thing["metadata"]["labels"]
     owners = [one["name"] for one in thing["metadata"].get("ownerReferences") or () if one["kind"] == "Pod"]
-    port = str(labels.get(PORT, ""))
+    port = str(own_labels.get(PORT, ""))
     if not owners or not port.isdigit():
         return None
-    return Route(str(labels[JOB]).replace(".", "+"), int(port), owners[0], _url(thing))
+    return Route(str(own_labels[JOB]).replace(".", "+"), int(port), owners[0], _url(thing))
 
 
 def _url(route: Thing) -> str:

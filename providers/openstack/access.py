@@ -20,8 +20,8 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from burstd.model.bounded import TooMuch, whole
-from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
+from burstd.domain.cloud.read_limits import TooMuch, whole
+from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.openstack.errors import Answer, of_answer, of_login, of_silence
 
 _CONNECT_S = 5.0

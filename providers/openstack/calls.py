@@ -15,8 +15,8 @@ from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from burstd.model.bounded import WholeList
-from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
+from burstd.domain.cloud.read_limits import WholeList
+from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
 from providers.openstack.errors import of_answer
 from providers.openstack.settings import OpenStackSettings
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-from burstd.model.errors import (
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,

@@ -11,16 +11,16 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from burstd.model.errors import BadRequest, NotFound, ProviderError
-from burstd.model.instance import Leftover
-from providers.openstack import marks
+from burstd.domain.cloud.instance import Leftover
+from burstd.domain.errors import BadRequest, NotFound, ProviderError
+from providers.batch_calls import Pace
+from providers.openstack import metadata
 from providers.openstack.calls import Calls
 from providers.openstack.errors import Conflict
-from providers.openstack.ours import FLOATING as ADDRESSES
-from providers.openstack.ours import PORTS, Ours
+from providers.openstack.owned_resources import FLOATING as ADDRESSES
+from providers.openstack.owned_resources import PORTS, Ours
 from providers.openstack.servers import Servers
 from providers.openstack.settings import OpenStackSettings
-from providers.pace import Pace
 
 PORT, FLOATING, VOLUME, GROUP = "port", "floating-ip", "volume", "server-group"
 _KINDS = (FLOATING, PORT, VOLUME, GROUP)
@@ -65,14 +65,14 @@ class Leftovers:
 
         def left(kind: str, thing: Thing, user: str) -> Leftover:
             mark = _mark(kind, thing)
-            claim = mark.claim if isinstance(mark, marks.Mark) else ""
+            claim = mark.claim if isinstance(mark, metadata.Mark) else ""
             return Leftover(kind, thing["id"], self._name, claim, user)
 
         def user(kind: str, thing: Thing) -> str:
             server = _server_of(kind, thing)
             if not server:
                 mark = _mark(kind, thing)
-                return makers.get(mark.claim, "") if isinstance(mark, marks.Mark) else ""
+                return makers.get(mark.claim, "") if isinstance(mark, metadata.Mark) else ""
             return server if server in servers else ""
 
         for one in addresses:
@@ -92,8 +92,8 @@ class Leftovers:
         makers: dict[str, str] = {}
         for said in self._servers.all():
             servers.add(said["id"])
-            mark = marks.of_metadata(said["metadata"])
-            if mark is not None and mark.claim and marks.is_ours(mark, self._cluster):
+            mark = metadata.of_metadata(said["metadata"])
+            if mark is not None and mark.claim and metadata.is_ours(mark, self._cluster):
                 makers[mark.claim] = said["id"]
         return frozenset(servers), makers
 
@@ -110,7 +110,7 @@ class Leftovers:
             f"{kind} {one['id']}"
             for kind, things in found.items()
             for one in things
-            if not (self._ours.has(one) if kind in _NETWORK else marks.is_ours(_mark(kind, one), self._cluster))
+            if not (self._ours.has(one) if kind in _NETWORK else metadata.is_ours(_mark(kind, one), self._cluster))
         ]
         if strange:
             raise BadRequest(
@@ -167,7 +167,7 @@ class Leftovers:
         said = self._servers.one(server)
         if said is None:
             return
-        if said.get("status") == _KEPT and marks.is_ours(marks.of_metadata(said["metadata"]), self._cluster):
+        if said.get("status") == _KEPT and metadata.is_ours(metadata.of_metadata(said["metadata"]), self._cluster):
             self._calls.tell(
                 "compute", "POST", f"/servers/{server}/action", f"end server {server}", body={"forceDelete": None}
             )
@@ -186,11 +186,11 @@ class Leftovers:
     def _groups(self) -> list[Thing]:
         """Ours. Nova has no pages of them; a project has ten, as a rule."""
         listed = self._calls.ask("compute", "/os-server-groups", "list server groups")["server_groups"]
-        return [one for one in listed if marks.is_ours(_mark(GROUP, one), self._cluster)]
+        return [one for one in listed if metadata.is_ours(_mark(GROUP, one), self._cluster)]
 
     def _spare(self, group: Thing) -> bool:
         """Whether it is empty and old. One whose name says a time far ahead is old too: else it stayed for ever."""
-        mark = marks.of_group(group["name"])
+        mark = metadata.of_group(group["name"])
         old = mark is not None and abs(self._clock() - mark.made) >= self._settings.unused_s
         return old and not group.get("members")
 
@@ -210,11 +210,13 @@ class Leftovers:
         return found
 
 
-def _mark(kind: str, thing: Thing) -> marks.Mark | marks.GroupMark | None:
+def _mark(kind: str, thing: Thing) -> metadata.Mark | metadata.GroupMark | None:
     if kind == GROUP:
-        return marks.of_group(thing.get("name") or "")
+        return metadata.of_group(thing.get("name") or "")
     return (
-        marks.of_metadata(thing.get("metadata")) if kind == VOLUME else marks.of_description(thing.get("description"))
+        metadata.of_metadata(thing.get("metadata"))
+        if kind == VOLUME
+        else metadata.of_description(thing.get("description"))
     )
 
 

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from urllib.parse import quote
 
-from burstd.model.errors import CloudUnavailable, OutcomeUnknown, ProviderError
-from burstd.model.instance import Instance, InstanceState
-from providers.openstack import marks
+from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.errors import CloudUnavailable, OutcomeUnknown, ProviderError
+from providers.batch_calls import Pace
+from providers.openstack import metadata
 from providers.openstack.calls import Calls
 from providers.openstack.errors import Conflict
-from providers.openstack.ours import FLOATING, Ours, claim_of
+from providers.openstack.owned_resources import FLOATING, Ours, claim_of
 from providers.openstack.servers import Server, Servers
 from providers.openstack.settings import OpenStackSettings
-from providers.pace import Pace
 
 _STATES = {
     "BUILD": InstanceState.PENDING,
@@ -97,8 +97,8 @@ class Listing:
 
     def _read(self, said: Server, floating: Floating | None) -> Instance | None:
         """None: it is not ours."""
-        mark = marks.of_metadata(said["metadata"])
-        if mark is None or not marks.is_ours(mark, self._cluster):
+        mark = metadata.of_metadata(said["metadata"])
+        if mark is None or not metadata.is_ours(mark, self._cluster):
             return None
         state = _state(said)
         error, cause = _why(said, state)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from burstd.model.instance import Instance, Leftover
-from burstd.model.offer import Offer
-from burstd.model.provider import (
+from burstd.domain.cloud.instance import Instance, Leftover
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.provider import (
     Finding,
     Idempotency,
     LaunchOutcome,
@@ -15,22 +15,22 @@ from burstd.model.provider import (
     ProviderPlugin,
     Quota,
 )
-from providers.openstack import check
 from providers.openstack.calls import Calls
-from providers.openstack.catalog import Catalog
-from providers.openstack.ending import Ending
-from providers.openstack.floating import FloatingIps
-from providers.openstack.groups import ServerGroups
-from providers.openstack.images import Images
-from providers.openstack.launch import Launching
+from providers.openstack.catalog.catalog import Catalog
+from providers.openstack.catalog.quotas import Quotas
+from providers.openstack.checks import check
+from providers.openstack.launch.floating_ips import FloatingIps
+from providers.openstack.launch.images import Images
+from providers.openstack.launch.launch import Launching
+from providers.openstack.launch.networks import Networks
+from providers.openstack.launch.ports import Ports
+from providers.openstack.launch.server_groups import ServerGroups
+from providers.openstack.launch.volumes import Volumes
 from providers.openstack.leftovers import Leftovers
 from providers.openstack.listing import Listing
-from providers.openstack.networks import Networks
-from providers.openstack.ports import Ports
-from providers.openstack.quotas import Quotas
 from providers.openstack.settings import OpenStackSettings
-from providers.openstack.volumes import Volumes
-from providers.understood import understood
+from providers.openstack.terminate import Ending
+from providers.parsing import understood
 
 
 class OpenStackProvider:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from burstd.model.errors import CloudUnavailable, NotFound
+from burstd.domain.errors import CloudUnavailable, NotFound
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
 

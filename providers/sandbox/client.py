@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from providers.sandbox import wire
-from providers.sandbox.cloud import PAGE, Cloud
-from providers.sandbox.refusals import AnswerLost, Code, Refused, Unreachable
+from providers.sandbox.cloud import wire
+from providers.sandbox.cloud.cloud import PAGE, Cloud
+from providers.sandbox.cloud.refusals import AnswerLost, Code, Refused, Unreachable
 
 Kind = str
 """``volume`` or ``port``."""

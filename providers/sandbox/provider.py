@@ -11,7 +11,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from burstd.model.errors import (
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,
@@ -22,9 +24,7 @@ from burstd.model.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
-from burstd.model.offer import Offer
-from burstd.model.provider import (
+from burstd.domain.plugins.provider import (
     Idempotency,
     LaunchOutcome,
     LaunchRequest,
@@ -34,10 +34,10 @@ from burstd.model.provider import (
     ProviderPlugin,
     Quota,
 )
-from burstd.model.shape import Gres, Shape
-from providers.sandbox import wire
+from burstd.domain.slurm.shape import Gres, Shape
 from providers.sandbox.client import CloudApi, HttpApi
-from providers.sandbox.refusals import AnswerLost, Code, Refused, Unreachable
+from providers.sandbox.cloud import wire
+from providers.sandbox.cloud.refusals import AnswerLost, Code, Refused, Unreachable
 
 PARTS = ("volume", "port")
 _ASK = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=5).read().decode())"

@@ -19,10 +19,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from burstd.daemon import logs
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance
-from burstd.model.provider import LaunchRequest
-from burstd.model.shape import Shape
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.slurm.shape import Shape
+from burstd.runtime import logs
 from providers.aws.calls import Calls
 from providers.aws.provider import AwsProvider
 from providers.aws.settings import AwsSettings

@@ -18,16 +18,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from burstd.core.decide import Decider
-from burstd.core.tuning import Tuning
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.job import Job, JobState
-from burstd.model.node import Node
-from burstd.model.offer import Offer, OfferRule, Pool
-from burstd.model.plan import Plan
-from burstd.model.policy import Policy, PolicyPlugin
-from burstd.model.shape import Gres, Shape
-from burstd.model.snapshot import CloudView, SlurmView, Snapshot
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer, OfferRule, Pool
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Policy, PolicyPlugin
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres, Shape
+from burstd.domain.snapshot import CloudView, SlurmView, Snapshot
+from burstd.planner.decide import Decider
+from burstd.planner.timeouts import Tuning
 from policies import backlog, idle, limits
 
 NOW = 1_000_000.0

@@ -21,23 +21,23 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
-from burstd.core.tuning import Tuning
-from burstd.daemon import logs
-from burstd.daemon.clock import SteadyClock
-from burstd.daemon.decisions import Rules
-from burstd.daemon.observer import Pace
-from burstd.daemon.reconciler import Reconciler
-from burstd.daemon.wake import Wake
-from burstd.daemon.workers import ThreadWorkers
-from burstd.model.claim import Claim, ClaimState
-from burstd.model.instance import TAG_CLAIM, Instance, InstanceState, Leftover
-from burstd.model.offer import Offer, OfferRule, Pool
-from burstd.model.policy import Policy
-from burstd.model.provider import Idempotency, LaunchOutcome, LaunchRequest
-from burstd.model.shape import Gres, Shape
-from burstd.slurm.commands import Commands
+from burstd.db import Store
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.cloud.instance import TAG_CLAIM, Instance, InstanceState, Leftover
+from burstd.domain.cloud.offer import Offer, OfferRule, Pool
+from burstd.domain.plugins.policy import Policy
+from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest
+from burstd.domain.slurm.shape import Gres, Shape
+from burstd.planner.timeouts import Tuning
+from burstd.reconciler.decisions import Rules
+from burstd.reconciler.observer import Pace
+from burstd.reconciler.reconciler import Reconciler
+from burstd.runtime import logs
+from burstd.runtime.clock import SteadyClock
+from burstd.runtime.wake import Wake
+from burstd.runtime.workers import ThreadWorkers
+from burstd.slurm.commands.run import Commands
 from burstd.slurm.scheduler import CommandScheduler
-from burstd.store import Store
 from policies import backlog, idle, limits
 from tests.lab import slurm_files
 from tests.lab.cluster import Cluster

@@ -23,9 +23,9 @@ from typing import Any
 
 import urllib3
 
-from burstd.daemon import logs
-from burstd.model.shape import Shape
-from providers.openshift.calls import Calls
+from burstd.domain.slurm.shape import Shape
+from burstd.runtime import logs
+from providers.openshift.client.calls import Calls
 from providers.openshift.provider import OpenShiftProvider
 from providers.openshift.settings import OpenShiftSettings
 from tests.bench.burst import CLUSTER, Alone, Library, Whole

@@ -21,8 +21,8 @@ from typing import Any
 
 import requests
 
-from burstd.daemon import logs
-from burstd.model.shape import Shape
+from burstd.domain.slurm.shape import Shape
+from burstd.runtime import logs
 from providers.openstack.calls import Calls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings

@@ -16,10 +16,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from burstd.sim.replay.result import Figures
-from burstd.sim.replay.rows import Trace
-from burstd.sim.replay.study import Study, prepare
-from burstd.sim.replay.trace import read
+from burstd.simulate.report.result import Figures
+from burstd.simulate.study import Study, prepare
+from burstd.simulate.traces.read import read
+from burstd.simulate.traces.trace_job import Trace
 
 STARTS = ("2017-10-02", "2017-10-16", "2017-10-30", "2017-11-13")
 """The days on which jobs came at all, at least 8,000 in 14 days; one window after the other."""

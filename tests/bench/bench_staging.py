@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from burstd.model.data import Tree
-from burstd.model.stager import Stager
-from staging.s3 import S3Settings, S3Stager
-from staging.ssh import SshSettings, SshStager
+from burstd.domain.plugins.stager import Stager
+from burstd.domain.staging import Tree
+from staging.objects.s3 import S3Settings, S3Stager
+from staging.ssh.stager import SshSettings, SshStager
 from tests.bench.staging_contest import Contest, Way, table
 from tests.bench.staging_ours import USER, Counting, Node, new_sender, send, send_at_once
 from tests.bench.staging_peers import S3Peers, rsync, shell, ssh

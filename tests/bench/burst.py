@@ -18,24 +18,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from burstd.core.tuning import Tuning
-from burstd.daemon.decisions import Rules
 from burstd.daemon.loop import LEAST_S
-from burstd.daemon.observer import Pace
-from burstd.daemon.reconciler import Reconciler
-from burstd.daemon.wake import Wake
-from burstd.daemon.workers import ThreadWorkers
-from burstd.model.claim import Claim, ClaimState
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.policy import Policy
-from burstd.model.provider import LaunchRequest, Provider
-from burstd.model.shape import Shape
-from burstd.sim.clock import VirtualClock
-from burstd.sim.job import JobSpec
-from burstd.sim.slurm import NodeSpec, SimSlurm
-from burstd.store import Store
+from burstd.db import Store
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.plugins.policy import Policy
+from burstd.domain.plugins.provider import LaunchRequest, Provider
+from burstd.domain.slurm.shape import Shape
+from burstd.planner.timeouts import Tuning
+from burstd.reconciler.decisions import Rules
+from burstd.reconciler.observer import Pace
+from burstd.reconciler.reconciler import Reconciler
+from burstd.runtime.wake import Wake
+from burstd.runtime.workers import ThreadWorkers
 from policies import backlog, idle, limits
+from tests.virtual.clock import VirtualClock
+from tests.virtual.job import JobSpec
+from tests.virtual.slurm import NodeSpec, SimSlurm
 
 CLUSTER = "bench"
 KEEP_ALIVE_S = 2.0

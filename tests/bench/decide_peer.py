@@ -12,11 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from burstd.model.offer import Pool
-from burstd.model.shape import Shape
-from providers.sandbox.description import Bind
-from providers.sandbox.machine import default_cache, need_space, remove_tree
-from providers.sandbox.rootfs import locked
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.slurm.shape import Shape
+from providers.sandbox.boxes.description import Bind
+from providers.sandbox.boxes.machine import default_cache, need_space, remove_tree
+from providers.sandbox.boxes.rootfs import locked
 from tests.lab.cluster import Cluster
 
 PACKAGE = "aws-parallelcluster-node==3.16.0"

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from burstd.data.bundle import agent_bundle
-from burstd.data.hands import open_hand
-from burstd.data.index import Index
-from burstd.data.progress import Progress
-from burstd.data.sender import Owner, Sender
-from burstd.model.data import Tree
-from burstd.model.stager import Stager
+from burstd.domain.plugins.stager import Stager
+from burstd.domain.staging import Tree
+from burstd.transfer.content_store.index import Index
+from burstd.transfer.privsep.client import open_hand
+from burstd.transfer.protocol.bundle import agent_bundle
+from burstd.transfer.trees.progress import Progress
+from burstd.transfer.trees.upload import Owner, Sender
 
 USER = 61001
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from providers.sandbox.rootfs import ensure
+from providers.sandbox.boxes.rootfs import ensure
 from tests.lab import tools
 from tests.lab.s3_server import REGION, S3Server
 from tests.lab.ssh_store import SshStore

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from tests.control.office import FakeOffice, record_of_the_world, serving
+from tests.api.office import FakeOffice, record_of_the_world, serving
 
 Run = Callable[..., "Outcome"]
 NOBODY = 65534

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.money import BudgetLine
-from burstd.model.snapshot import SlurmView
+from burstd.domain.billing.costs import BudgetLine
+from burstd.domain.snapshot import SlurmView
+from tests.api.client import Client
+from tests.api.office import PLAN, FakeOffice
+from tests.api.world import MINE, OTHER, SNAPSHOT
 from tests.cli.conftest import NOBODY, Run
-from tests.control.client import Client
-from tests.control.office import PLAN, FakeOffice
-from tests.control.world import MINE, OTHER, SNAPSHOT
 
 
 def line(kind: str, name: str, fault: str = "") -> BudgetLine:

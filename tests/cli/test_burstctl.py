@@ -15,11 +15,21 @@ import pytest
 import typer
 
 from burstd.cli.main import app
-from burstd.model.command import ClearPin, Command, CommandResult, HoldSlot, Pause, PlanNow, ReleaseSlot, Resume, SetPin
-from burstd.model.snapshot import SlurmView
-from tests.control.client import ME, Client
-from tests.control.office import PLAN, FakeOffice
-from tests.control.world import MINE, NOW, SNAPSHOT
+from burstd.domain.command import (
+    ClearPin,
+    Command,
+    CommandResult,
+    HoldSlot,
+    Pause,
+    PlanNow,
+    ReleaseSlot,
+    Resume,
+    SetPin,
+)
+from burstd.domain.snapshot import SlurmView
+from tests.api.client import ME, Client
+from tests.api.office import PLAN, FakeOffice
+from tests.api.world import MINE, NOW, SNAPSHOT
 
 from .conftest import NOBODY, Run, as_user
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
+from burstd.api.backend import NoAnswer
 from burstd.cli.times import about
-from burstd.core.decide import decide
-from burstd.core.tuning import Tuning
-from burstd.daemon.control_office import NoAnswer
-from burstd.model.change import Change
-from burstd.model.command import Command, CommandResult, WhatIf
-from burstd.model.data import DataView, StageState
-from burstd.model.job import Job
-from burstd.model.outlook import Outlook
-from burstd.model.policy import Target, dropped
-from burstd.model.shape import Gres
-from burstd.model.snapshot import SlurmView, Snapshot
-from tests.control.client import ME
-from tests.control.office import FakeOffice
-from tests.control.world import G4, NOW, SLURM, SNAPSHOT
+from burstd.domain.command import Command, CommandResult, WhatIf
+from burstd.domain.plugins.policy import Target, dropped
+from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.option_change import Change
+from burstd.domain.slurm.outlook import Outlook
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.domain.staging import DataView, StageState
+from burstd.planner.decide import decide
+from burstd.planner.timeouts import Tuning
+from tests.api.client import ME
+from tests.api.office import FakeOffice
+from tests.api.world import G4, NOW, SLURM, SNAPSHOT
 
 from .conftest import Run
 

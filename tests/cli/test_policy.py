@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.command import CommandResult, Reload, TryPolicies
-from tests.control.client import ME, Client
-from tests.control.office import FakeOffice
+from burstd.domain.command import CommandResult, Reload, TryPolicies
+from tests.api.client import ME, Client
+from tests.api.office import FakeOffice
 
 from .conftest import NOBODY, Run, as_user
 
@@ -29,7 +29,7 @@ LIST = """\
 POLICY = """\
 from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict
-from burstd.model.policy import PolicyPlugin, dropped
+from burstd.domain.plugins.policy import PolicyPlugin, dropped
 
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid")

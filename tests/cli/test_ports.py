@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from burstd.api.auth import Rights
+from burstd.api.port_forward import ForwardServer
 from burstd.cli.forward import is_mine
-from burstd.daemon.control_rights import Rights
-from burstd.daemon.forward import ForwardServer
-from tests.control.office import PLAN, FakeOffice
-from tests.control.test_forward import PORT, Nodes, serving_nodes
-from tests.control.world import JOBS, SLURM, SNAPSHOT
+from tests.api.office import PLAN, FakeOffice
+from tests.api.test_forward import PORT, Nodes, serving_nodes
+from tests.api.world import JOBS, SLURM, SNAPSHOT
 
 from .conftest import NOBODY, Run
 from .test_process import BURSTCTL, burstctl

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.control.office import FakeOffice
+from tests.api.office import FakeOffice
 
 BURSTCTL = "import sys; sys.argv[0] = 'burstctl'; from burstd.cli.main import main; main()"
 HEAVY = ("fastapi", "uvicorn", "sqlmodel", "sqlalchemy", "alembic", "paramiko", "burstd.settings",
-         "burstd.store", "burstd.core", "burstd.daemon")  # fmt: skip
+         "burstd.db", "burstd.planner", "burstd.daemon", "burstd.reconciler", "burstd.api",
+         "burstd.staging")  # fmt: skip
 
 
 def burstctl(control: Path, *words: str, code: str = BURSTCTL, **env: str) -> subprocess.Popen[str]:

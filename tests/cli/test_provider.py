@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from burstd.model.provider import Finding, ProviderPlugin
+from burstd.domain.plugins.provider import Finding, ProviderPlugin
 from burstd.settings import Plugins
-from tests.control.client import ME, Client
-from tests.control.office import PLAN, FakeOffice
-from tests.control.test_providers import RICH
-from tests.control.world import CLOUDS, G4, SNAPSHOT
+from tests.api.client import ME, Client
+from tests.api.office import PLAN, FakeOffice
+from tests.api.test_providers import RICH
+from tests.api.world import CLOUDS, G4, SNAPSHOT
 
 from .conftest import Run
 

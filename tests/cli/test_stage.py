@@ -12,11 +12,11 @@ from rich.console import Console
 
 from burstd.cli.output import Paper
 from burstd.cli.stage_pages import overview
-from burstd.model.command import Command, CommandResult, DiscardOutput, Evict, RetryStage
-from tests.control.client import ME, Client
-from tests.control.office import FakeOffice
-from tests.control.stages import FakeStage
-from tests.control.world import MINE
+from burstd.domain.command import Command, CommandResult, DiscardOutput, Evict, RetryStage
+from tests.api.client import ME, Client
+from tests.api.office import FakeOffice
+from tests.api.stages import FakeStage
+from tests.api.world import MINE
 
 from .conftest import NOBODY, Run, as_user
 

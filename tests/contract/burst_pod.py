@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.offer import Offer
-from burstd.model.provider import LaunchRequest
-from burstd.model.shape import Shape
-from burstd.model.stager import Stager
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.plugins.stager import Stager
+from burstd.domain.slurm.shape import Shape
 from burstd.node.agent import NodeAgent
-from providers.openshift import pods
-from providers.openshift.calls import Calls
+from providers.openshift.client.calls import Calls
+from providers.openshift.client.shell import PodShell
+from providers.openshift.pods import manifest
 from providers.openshift.settings import OpenShiftSettings
-from providers.openshift.shell import PodShell
 from tests.contract.pvc_world import IMAGE, NAMESPACE, PODS, PVCS, ClaimSite
-from tests.data.ground import USER
+from tests.transfer.ground import USER
 
 OFFER = Offer("openshift", NAMESPACE, "any", "one", spot=False, shape=Shape(1, 512), price=Decimal(1))
 CLAIM = Claim("c1", "lab", "any", "n1", OFFER, Cause.DEMAND, ClaimState.OPEN, 0.0, 0.0)
@@ -41,7 +41,7 @@ def burst_pod(site: ClaimSite, security: str) -> Iterator[tuple[PodShell, str]]:
     request = LaunchRequest("c1", name, OFFER, IMAGE, "", tags={"burstd-cluster": "lab", "burstd-claim": "c1"})
     calls = Calls(settings)
     try:
-        calls.ask("POST", calls.place("pods"), pods.build(settings, request), what="make a pod")
+        calls.ask("POST", calls.place("pods"), manifest.build(settings, request), what="make a pod")
         site.plane.wait(lambda: _started(site, name), f"the pod {name} has started")
         uid = site.plane.api.get(f"{PODS}/{name}")["spec"]["containers"][0]["securityContext"]["runAsUser"]
         with PodShell(calls, name) as shell:

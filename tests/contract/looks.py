@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from burstd.model.errors import ProviderError
-from burstd.model.instance import Instance, InstanceState
-from burstd.model.provider import Provider
+from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.errors import ProviderError
+from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import CloudWorld, launch, request, serve, verdict
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import yaml
 
-from burstd.model.stager import Stager
+from burstd.domain.plugins.stager import Stager
 from burstd.testing.store_world import OURS, Line, LineWorld
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
-from providers.sandbox.rootfs import ensure
-from staging.pvc import PvcStager
-from staging.pvc_settings import PvcSettings
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.rootfs import ensure
+from staging.pvc.settings import PvcSettings
+from staging.pvc.stager import PvcStager
 from tests.lab.guard import Guard
 from tests.lab.kubernetes.images import Image
 from tests.lab.kubernetes.node import REPOSITORY, Node, pod_layers

@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from burstd.model.stager import Stager
-from burstd.node.keys import ensure_ssh_key
+from burstd.domain.plugins.stager import Stager
+from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.testing.store_world import OURS, Line, LineWorld, StoreWorld
-from staging.s3 import S3Settings, S3Stager
+from staging.objects.s3 import S3Settings, S3Stager
+from staging.objects.swift import SwiftSettings, SwiftStager
 from staging.shared import SharedSettings, SharedStager
-from staging.ssh import SshSettings, SshStager
-from staging.swift import SwiftSettings, SwiftStager
+from staging.ssh.stager import SshSettings, SshStager
 from tests.lab.s3_server import S3Server
 from tests.lab.ssh_store import DATA, SshStore
 from tests.lab.swift_server import SwiftServer

@@ -12,7 +12,9 @@ from typing import Any
 import boto3
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.cloud.instance import TAG_BATCH, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     InsufficientCapacity,
@@ -24,13 +26,11 @@ from burstd.model.errors import (
     RateLimited,
     TokenSpent,
 )
-from burstd.model.instance import TAG_BATCH, TAG_CLUSTER, Instance, InstanceState
-from burstd.model.offer import Offer
-from burstd.model.provider import LaunchOutcome, LaunchRequest, NoticeKind
+from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest, NoticeKind
 from burstd.testing.cloud_world import OURS, THEIRS, end_all, launch, live, request, requests_of, serve
 from burstd.testing.provider_contract import FaultContract, ProviderContract
 from providers.aws.calls import _READ_ATTEMPTS
-from providers.aws.launch import SIDE_BY_SIDE
+from providers.aws.launch.launch import SIDE_BY_SIDE
 from providers.aws.provider import AwsProvider
 from tests.lab.aws.mock import THROTTLED, Ec2Mock
 from tests.lab.aws.world import AwsWorld

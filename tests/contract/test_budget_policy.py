@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import policies.budget
-from burstd.testing.policy_contract import PolicyContract
+from burstd.testing.policy.policy_contract import PolicyContract
 
 
 class TestBudget(PolicyContract):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, RateLimited
-from burstd.model.instance import Instance, InstanceState
+from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, RateLimited
 from burstd.testing.cloud_world import OURS, launch, live, outcome_of, request, requests_of, serve
 from tests.contract.looks import comes_to, kinds, running, state, sweep
 from tests.lab.kubernetes.proxy import says

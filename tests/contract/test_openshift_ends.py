@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from burstd.model.errors import BadRequest, OutcomeUnknown
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
-from burstd.model.provider import NoticeKind
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
+from burstd.domain.errors import BadRequest, OutcomeUnknown
+from burstd.domain.plugins.provider import NoticeKind
 from burstd.testing.cloud_world import OURS, THEIRS, outcome_of
 from providers.openshift.provider import OpenShiftProvider
 from tests.contract.looks import comes_to, running, state, sweep

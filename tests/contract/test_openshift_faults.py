@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.errors import (
     BadRequest,
     CloudUnavailable,
     InsufficientCapacity,
@@ -19,7 +20,6 @@ from burstd.model.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
 from burstd.testing.cloud_world import OURS, THEIRS, launch, live, outcome_of, request, serve, verdict
 from tests.contract.looks import comes_to, kinds, results, running, state, sweep
 from tests.lab.kubernetes import orders

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
-from burstd.model.errors import NodeNotReady, ProviderError
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
-from burstd.model.provider import Finding, LaunchRequest
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
+from burstd.domain.errors import NodeNotReady, ProviderError
+from burstd.domain.plugins.provider import Finding, LaunchRequest
 from burstd.share import share_path
-from providers.openshift.calls import Calls
+from providers.openshift.client.calls import Calls
 from providers.openshift.provider import OpenShiftProvider, plugin
 from providers.openshift.settings import OpenShiftSettings
 from tests.lab.kubernetes.hollow import HollowNodes

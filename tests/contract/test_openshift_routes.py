@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from burstd.model.errors import BadRequest, NotFound
-from burstd.model.provider import Route
-from providers.openshift import marks
-from providers.openshift.calls import Calls
+from burstd.domain.errors import BadRequest, NotFound
+from burstd.domain.plugins.provider import Route
+from providers.openshift import labels
+from providers.openshift.client.calls import Calls
 from providers.openshift.routes import PodRoutes
 from providers.openshift.settings import OpenShiftSettings
 from tests.lab.kubernetes.hollow import HollowNodes
@@ -54,13 +54,13 @@ def routes(calls: Calls) -> PodRoutes:
 def pod(plane: KubernetesPlane) -> Iterator[str]:
     """One of ours that runs."""
     name = f"mysite-node-{secrets.token_hex(3)}"
-    make_pod(plane, name, marks.labels(CLUSTER, f"claim-{name}"))
+    make_pod(plane, name, labels.labels(CLUSTER, f"claim-{name}"))
     yield name
     plane.api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
     plane.wait(lambda: not names(plane, ROUTES) and names(plane, SERVICES) == [], "everything of the pod is gone")
 
 
-def make_pod(plane: KubernetesPlane, name: str, labels: dict[str, str]) -> None:
+def make_pod(plane: KubernetesPlane, name: str, own_labels: dict[str, str]) -> None:
     spec = {"containers": [{"name": "node", "image": "node"}]}
     plane.api.post(
         PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}

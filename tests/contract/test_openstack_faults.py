@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,
@@ -19,7 +20,6 @@ from burstd.model.errors import (
     OutcomeUnknown,
     QuotaExceeded,
 )
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
 from burstd.testing.cloud_world import OURS, THEIRS, launch, live, outcome_of, request, requests_of, serve, verdict
 from tests.contract.looks import kinds, results, shown, state, sweep
 from tests.lab.openstack import conf, seed

@@ -20,15 +20,15 @@ import policies.schedule
 import policies.spot
 import policies.throttle
 import policies.wait_aware
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.node import Node
-from burstd.model.offer import Offer, Pool
-from burstd.model.policy import PolicyPlugin, Release, Target, Want
-from burstd.model.shape import Shape
-from burstd.model.snapshot import SlurmView, Snapshot
-from burstd.testing.policy_contract import PolicyContract, check
-from burstd.testing.policy_samples import samples
-from burstd.testing.strategies import situations
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.plugins.policy import PolicyPlugin, Release, Target, Want
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.testing.policy.policy_contract import PolicyContract, check
+from burstd.testing.policy.policy_samples import samples
+from burstd.testing.policy.strategies import situations
 
 ALWAYS = {"cron": "* * * * *", "length": "1h"}
 DAY = "2001-01-02"

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from burstd.model.claim import Cause
-from burstd.model.offer import Offer, Pool
-from burstd.model.policy import PolicyPlugin, Target, Want
-from burstd.model.shape import Shape
-from burstd.model.snapshot import SlurmView, Snapshot
+from burstd.domain.claim import Cause
+from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.plugins.policy import PolicyPlugin, Target, Want
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.settings import Plugins
-from burstd.testing.policy_contract import PolicyContract, check
+from burstd.testing.policy.policy_contract import PolicyContract, check
 
 GUIDE = Path(__file__).parents[2] / "docs" / "policies.md"
 

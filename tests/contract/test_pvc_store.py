@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-import staging.pvc
-from burstd.data.hands import open_hand
-from burstd.data.index import Index
-from burstd.data.sender import Owner, Sender
-from burstd.model.stager import Stager, StoreRefused
+import staging.pvc.stager
+from burstd.domain.plugins.stager import Stager, StoreRefused
 from burstd.node.agent import AgentError
 from burstd.testing.stager_contract import LineContract, StagerContract, clear
 from burstd.testing.store_world import OURS
+from burstd.transfer.content_store.index import Index
+from burstd.transfer.privsep.client import open_hand
+from burstd.transfer.trees.upload import Owner, Sender
 from tests.contract.burst_pod import PodAgent, burst_pod
 from tests.contract.pvc_world import ClaimSite, PvcWorld, claim_site
-from tests.data.ground import USER, ground, own
+from tests.transfer.ground import USER, ground, own
 
 pytestmark = [pytest.mark.boxes, pytest.mark.clouds, pytest.mark.skipif(os.geteuid() != 0, reason="boxes need root")]
 

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.errors import AuthFailed, CloudUnavailable, OutcomeUnknown
-from burstd.model.instance import Instance
-from burstd.model.provider import Provider
+from burstd.domain.cloud.instance import Instance
+from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown
+from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import OURS, Breakage, FaultWorld, live, outcome_of, request
 from burstd.testing.provider_contract import FaultContract, ProviderContract
-from providers.sandbox import rootfs
-from providers.sandbox.catalog import Catalog, InstanceType
+from providers.sandbox.boxes import rootfs
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
 from providers.sandbox.client import DirectApi, HttpApi
-from providers.sandbox.cloud import Cloud
-from providers.sandbox.control import Control, start_server, stop_server
-from providers.sandbox.faults import Fault, Kind
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
+from providers.sandbox.cloud.catalog import Catalog, InstanceType
+from providers.sandbox.cloud.cloud import Cloud
+from providers.sandbox.cloud.control import Control, start_server, stop_server
+from providers.sandbox.cloud.faults import Fault, Kind
+from providers.sandbox.cloud.resources import Machine
 from providers.sandbox.provider import SandboxProvider, SandboxSettings, plugin
-from providers.sandbox.things import Machine
 
 FAULTS = {
     Breakage.CAPACITY: Fault(Kind.CAPACITY, count=1),

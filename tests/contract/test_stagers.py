@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import httpx
 import pytest
 
-from burstd.model.stager import StoreRefused
+from burstd.domain.plugins.stager import StoreRefused
 from burstd.testing.stager_contract import LineContract, StagerContract
 from burstd.testing.store_world import OURS
 from staging.shared import SharedSettings, SharedStager

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Protocol
 
-from burstd.model.errors import InsufficientCapacity, QuotaExceeded, RateLimited
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
-from burstd.model.offer import Offer
-from burstd.model.provider import Idempotency, LaunchRequest, Notice, NoticeKind, Provider
-from burstd.model.shape import Gres, Shape
-from burstd.sim.batches import BatchProvider
-from burstd.sim.clock import Alarm, VirtualClock
-from burstd.sim.cloud import Fate, SimCloud, SimInstance, Stock
-from burstd.sim.machines import Machines
-from burstd.sim.provider import Faults, SimProvider
-from providers.sandbox import faults as sandbox
-from providers.sandbox.catalog import Catalog, InstanceType
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, InstanceState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import InsufficientCapacity, QuotaExceeded, RateLimited
+from burstd.domain.plugins.provider import Idempotency, LaunchRequest, Notice, NoticeKind, Provider
+from burstd.domain.slurm.shape import Gres, Shape
 from providers.sandbox.client import DirectApi
-from providers.sandbox.cloud import Cloud
+from providers.sandbox.cloud import faults as sandbox
+from providers.sandbox.cloud.catalog import Catalog, InstanceType
+from providers.sandbox.cloud.cloud import Cloud
+from providers.sandbox.cloud.resources import Machine, Request, State
 from providers.sandbox.provider import SandboxProvider
-from providers.sandbox.things import Machine, Request, State
+from tests.virtual.batches import BatchProvider
+from tests.virtual.clock import Alarm, VirtualClock
+from tests.virtual.cloud import Fate, SimCloud, SimInstance, Stock
+from tests.virtual.machines import Machines
+from tests.virtual.provider import Faults, SimProvider
 
 CLUSTER = "site"
 NEIGHBOUR = "other"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from burstd.sim.clock import VirtualClock
-from burstd.store import Store
+from burstd.db import Store
 from tests.crash.world import memory_folder
+from tests.virtual.clock import VirtualClock
 
 
 @pytest.fixture(autouse=True)

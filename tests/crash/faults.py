@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from burstd.model.errors import SchedulerUnavailable
-from burstd.sim.clock import VirtualClock
-from burstd.store import StoreFull
+from burstd.db import StoreFull
+from burstd.domain.errors import SchedulerUnavailable
+from tests.virtual.clock import VirtualClock
 
 T = TypeVar("T")
 

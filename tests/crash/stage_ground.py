@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from burstd.daemon.stage.work import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
-from burstd.model.claim import Claim
-from burstd.model.data import Tree
-from burstd.slurm.job_facts import JobFacts
+from burstd.domain.claim import Claim
+from burstd.domain.staging import Tree
+from burstd.slurm.commands.job_facts import JobFacts
+from burstd.staging.controller.tasks import Cancelled, Collected, Ended, Looked, Sent, StageFailed, Task
 from tests.crash.stage_slurm import BurstSlurm
 
 SLOTS = ("c1", "c2", "c3", "c4")
@@ -51,7 +51,7 @@ class Ground:
 
 
 class FakeTransfers:
-    """See burstd.daemon.stage.work.Transfers."""
+    """See burstd.staging.controller.tasks.Transfers."""
 
     def __init__(self, ground: Ground, slurm: BurstSlurm) -> None:
         self._ground = ground

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from burstd.model.errors import SchedulerUnavailable
-from burstd.model.job import Job, JobState
-from burstd.model.snapshot import SlurmView
-from burstd.sim.clock import VirtualClock
-from burstd.slurm.job_facts import JobFacts
-from burstd.slurm.stage_server import StageCall, StageReply
+from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.snapshot import SlurmView
+from burstd.slurm.commands.job_facts import JobFacts
+from burstd.slurm.hooks.stage_server import StageCall, StageReply
+from tests.virtual.clock import VirtualClock
 
 AGAIN_S = 20.0
 """A server that has no answer for so long says "again"."""

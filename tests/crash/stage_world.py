@@ -9,24 +9,24 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
-from burstd.core.staging import TransferLimits
-from burstd.daemon.stage.allowance import Quotas, unlimited
-from burstd.daemon.stage.desk import StageDesk, StageRules
-from burstd.daemon.stage.fate import owed
-from burstd.daemon.stage.job_folders import JobFolders
-from burstd.daemon.stage.runs import ACTIVE
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.data import OUTPUT_ON_NODES, StageState
-from burstd.model.offer import Offer, Pool
-from burstd.model.shape import Shape
-from burstd.model.snapshot import SlurmView, Unavailable
-from burstd.sim.clock import VirtualClock
-from burstd.slurm.stage_server import StageCall, StageReply
-from burstd.store import Store, StoreError, replay_stagings
+from burstd.db import Store, StoreError, replay_stagings
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.domain.staging import OUTPUT_ON_NODES, StageState
+from burstd.planner.staging.transfer_schedule import TransferLimits
+from burstd.slurm.hooks.stage_server import StageCall, StageReply
+from burstd.staging.controller.controller import StageDesk, StageRules
+from burstd.staging.controller.decision import owed
+from burstd.staging.controller.job_runs import ACTIVE
+from burstd.staging.movement.job_folders import JobFolders
+from burstd.staging.submission.quota import Quotas, unlimited
 from tests.crash.faults import Bomb, Crash, Disk, dying_calls, store_that_may_die, with_claims
 from tests.crash.stage_ground import SLOTS, FakeTransfers, Ground, Output
 from tests.crash.stage_slurm import BurstJob, BurstSlurm
 from tests.crash.workers import Delay, QueuedWorkers
+from tests.virtual.clock import VirtualClock
 
 SHAPE = Shape(4, 8000)
 POOLS = {"cpu": Pool("cpu", SLOTS, ("burst",), SHAPE)}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from burstd.model.claim import ClaimState
-from burstd.model.errors import CloudUnavailable, RateLimited, TokenSpent
-from burstd.model.job import JobState
-from burstd.sim.job import JobSpec
+from burstd.domain.claim import ClaimState
+from burstd.domain.errors import CloudUnavailable, RateLimited, TokenSpent
+from burstd.domain.slurm.job import JobState
 from tests.crash.clouds import SimKit
 from tests.crash.world import World
+from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 

@@ -23,14 +23,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from burstd.model.claim import Cause, ClaimState
-from burstd.model.job import JobState
-from burstd.model.policy import Policy, Target, Want
-from burstd.model.snapshot import Pin, Snapshot
-from burstd.sim.job import JobSpec
-from burstd.sim.machines import Machine
+from burstd.domain.claim import Cause, ClaimState
+from burstd.domain.plugins.policy import Policy, Target, Want
+from burstd.domain.slurm.job import JobState
+from burstd.domain.snapshot import Pin, Snapshot
 from policies import budget, idle
 from tests.crash.world import TUNING, World, memory_folder
+from tests.virtual.job import JobSpec
+from tests.virtual.machines import Machine
 
 pytestmark = pytest.mark.crash
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import Claim, ClaimState
-from burstd.model.job import JobState
-from burstd.model.provider import Idempotency
-from burstd.sim.job import JobSpec
-from burstd.store import Store, StoreLocked
+from burstd.db import Store, StoreLocked
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.plugins.provider import Idempotency
+from burstd.domain.slurm.job import JobState
 from tests.crash.workers import Delay
 from tests.crash.world import ADMINS, KEEP_ALIVE_S, SLOTS, SLURM, SLURM_PATIENT, TUNING, World
+from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 

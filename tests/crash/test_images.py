@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import Claim, ClaimState
-from burstd.model.errors import BadRequest, NodeRefused
-from burstd.model.offer import Pool
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.errors import BadRequest, NodeRefused
 from burstd.node.errors import SlurmdNotStarted
-from burstd.sim.job import JobSpec
-from burstd.sim.prover import SimProver
-from burstd.sim.provider import SimProvider
 from tests.crash.test_directed import ends_well, running
 from tests.crash.world import PACE, World
+from tests.virtual.job import JobSpec
+from tests.virtual.provider import SimProvider
+from tests.virtual.validator import SimProver
 
 pytestmark = pytest.mark.crash
 LONG = JobSpec(exclusive=True, run_s=1500, time_limit_s=20 * 3600)

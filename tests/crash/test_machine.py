@@ -22,15 +22,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from burstd.model.job import JobState
-from burstd.model.provider import Idempotency
-from burstd.model.shape import Gres
-from burstd.sim.job import JobSpec
+from burstd.domain.plugins.provider import Idempotency
+from burstd.domain.slurm.job import JobState
+from burstd.domain.slurm.shape import Gres
 from policies import budget
 from tests.crash.clouds import FAULTS
 from tests.crash.workers import Delay
 from tests.crash.world import ADMINS, SLOTS, World, memory_folder
 from tests.doubles.lying_cloud import ALL
+from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 

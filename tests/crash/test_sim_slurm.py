@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.model.job import Job, JobState
-from burstd.model.node import Node
-from burstd.model.shape import Gres, Shape
-from burstd.sim.clock import VirtualClock
-from burstd.sim.job import JobSpec
-from burstd.sim.machines import Machines
-from burstd.sim.power import SlurmConf
-from burstd.sim.slurm import NodeSpec, SimSlurm
+from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres, Shape
+from tests.virtual.clock import VirtualClock
+from tests.virtual.job import JobSpec
+from tests.virtual.machines import Machines
+from tests.virtual.power import SlurmConf
+from tests.virtual.slurm import NodeSpec, SimSlurm
 
 CLOUD = tuple(f"cl{i}" for i in range(1, 5))
 SHAPE = Shape(2, 1000, (Gres("gpu", "v100", 4),), frozenset({"aws"}))

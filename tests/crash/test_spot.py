@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from burstd.daemon.reconciler import Reconciler
-from burstd.model.claim import ClaimState
-from burstd.model.job import JobState
-from burstd.model.provider import Notice
-from burstd.sim.job import JobSpec
-from burstd.sim.provider import SimProvider
+from burstd.domain.claim import ClaimState
+from burstd.domain.plugins.provider import Notice
+from burstd.domain.slurm.job import JobState
+from burstd.reconciler.reconciler import Reconciler
 from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running
 from tests.crash.world import ADMINS, PACE, SLURM, TUNING, World
+from tests.virtual.job import JobSpec
+from tests.virtual.provider import SimProvider
 
 pytestmark = pytest.mark.crash
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from burstd.daemon.stage.work import StageFailed
-from burstd.model.data import StageState as S
-from burstd.slurm.stage_server import StageCall, StageReply
+from burstd.domain.staging import StageState as S
+from burstd.slurm.hooks.stage_server import StageCall, StageReply
+from burstd.staging.controller.tasks import StageFailed
 from tests.crash.stage_world import LANES, StageWorld
 from tests.crash.workers import Delay
 

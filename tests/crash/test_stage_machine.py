@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from burstd.daemon.stage.work import StageFailed
+from burstd.staging.controller.tasks import StageFailed
 from tests.crash.stage_ground import SLOTS
 from tests.crash.stage_world import LANES, StageWorld
 from tests.crash.workers import Delay

@@ -10,22 +10,22 @@ from typing import Any, cast
 
 import pytest
 
-from burstd.core.staging import Measured, Rates, TransferLimits, Use
-from burstd.daemon.stage.allowance import Taken, too_much, unlimited
-from burstd.daemon.stage.chain import Chain
-from burstd.daemon.stage.desk import StageDesk, StageRules
-from burstd.daemon.stage.job_folders import JobFolders
-from burstd.daemon.stage.progress import Meter
-from burstd.daemon.stage.runs import Life, Run
-from burstd.daemon.stage.views import views
-from burstd.daemon.stage.work import StageFailed, Task
-from burstd.data.hands import Account
-from burstd.model.data import Directives, StageIn, StageOut, Staging
-from burstd.model.data import StageState as S
-from burstd.model.snapshot import SlurmView
-from burstd.slurm.job_facts import JobFacts
-from burstd.slurm.stage_server import StageCall
-from burstd.store import Store
+from burstd.db import Store
+from burstd.domain.snapshot import SlurmView
+from burstd.domain.staging import Directives, StageIn, StageOut, Staging
+from burstd.domain.staging import StageState as S
+from burstd.planner.staging.transfer_schedule import Measured, Rates, TransferLimits, Use
+from burstd.slurm.commands.job_facts import JobFacts
+from burstd.slurm.hooks.stage_server import StageCall
+from burstd.staging.controller.controller import StageDesk, StageRules
+from burstd.staging.controller.job_runs import Life, Run
+from burstd.staging.controller.snapshot_view import views
+from burstd.staging.controller.tasks import StageFailed, Task
+from burstd.staging.movement.job_folders import JobFolders
+from burstd.staging.movement.progress import Meter
+from burstd.staging.submission.job_chains import Chain
+from burstd.staging.submission.quota import Taken, too_much, unlimited
+from burstd.transfer.privsep.client import Account
 from tests.crash.stage_ground import FakeTransfers
 from tests.crash.stage_world import POOLS, StageWorld
 

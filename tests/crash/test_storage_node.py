@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.data import DataView, Directives, StageIn, StageState, Staging
-from burstd.model.job import JobState
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.provider import Idempotency
-from burstd.model.snapshot import SlurmView, Unavailable
-from burstd.model.storage_node import StoreNode
-from burstd.sim.job import JobSpec
-from burstd.store import Store
+from burstd.db import Store
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.plugins.provider import Idempotency
+from burstd.domain.slurm.job import JobState
+from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.domain.staging import DataView, Directives, StageIn, StageState, Staging
+from burstd.domain.storage_node import StoreNode
 from tests.crash.clouds import CPU
 from tests.crash.test_directed import ends_well
 from tests.crash.workers import Delay
 from tests.crash.world import SLOTS, World
+from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 

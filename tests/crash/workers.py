@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from burstd.daemon.workers import finish, raised
-from burstd.sim.clock import VirtualClock
+from burstd.runtime.workers import finish, raised
+from tests.virtual.clock import VirtualClock
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ _Call = tuple[float, str, Callable[[], Any], Callable[[Any], None], Callable[[An
 
 @dataclass(slots=True)
 class QueuedWorkers:
-    """See burstd.daemon.workers.Workers. Everything runs in the caller's thread."""
+    """See burstd.runtime.workers.Workers. Everything runs in the caller's thread."""
 
     clock: VirtualClock
     delays: dict[str, Delay]

@@ -11,27 +11,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import policies.idle as policies_idle
-from burstd.core.tuning import Tuning
-from burstd.daemon.decisions import Rules
-from burstd.daemon.observer import Pace
-from burstd.daemon.reconciler import Data, Reconciler
-from burstd.daemon.record_mark import RecordMark
-from burstd.model.claim import Claim, ClaimState
-from burstd.model.job import JobState
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.policy import Policy
-from burstd.model.provider import Idempotency
-from burstd.model.shape import Shape
-from burstd.sim.clock import VirtualClock
-from burstd.sim.machines import Machines
-from burstd.sim.power import SlurmConf
-from burstd.sim.prover import SimProver
-from burstd.sim.slurm import NodeSpec, SimSlurm
-from burstd.store import Store, replay
+from burstd.db import Store, replay
+from burstd.db.record_mark import RecordMark
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.plugins.policy import Policy
+from burstd.domain.plugins.provider import Idempotency
+from burstd.domain.slurm.job import JobState
+from burstd.domain.slurm.shape import Shape
+from burstd.planner.timeouts import Tuning
+from burstd.reconciler.decisions import Rules
+from burstd.reconciler.observer import Pace
+from burstd.reconciler.reconciler import Data, Reconciler
 from tests.crash.clouds import CLUSTER, CPU, GPU, CloudKit, Made, SandboxKit, SimKit
 from tests.crash.faults import Bomb, Crash, Disk, Line, dying_calls, slurm_that_may_die, store_that_may_die
 from tests.crash.workers import Delay, QueuedWorkers
 from tests.doubles.lying_cloud import LyingCloud
+from tests.virtual.clock import VirtualClock
+from tests.virtual.machines import Machines
+from tests.virtual.power import SlurmConf
+from tests.virtual.slurm import NodeSpec, SimSlurm
+from tests.virtual.validator import SimProver
 
 ADMINS = "looks bad"
 """The reason that administrators give."""

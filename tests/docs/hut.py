@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from burstd.model.provider import Provider
+from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import Breakage, FaultWorld
 
 TOKEN = "s3cret"

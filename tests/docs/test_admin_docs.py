@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox.description import Bind, File
-from providers.sandbox.rootfs import ensure
+from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.rootfs import ensure
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab import programs, slurm_files
 from tests.lab.cluster import Cluster

@@ -16,10 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.provider import LaunchRequest, Provider, Routes
-from burstd.model.shape import Gres, Shape
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.plugins.provider import LaunchRequest, Provider, Routes
+from burstd.domain.slurm.shape import Gres, Shape
 from burstd.settings import Plugins, load, resolve
 from providers.openshift.settings import Group, OpenShiftSettings, Scratch
 from tests.docs.blocks import Block, shell_blocks

@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from burstd.model.errors import AuthFailed
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
-from burstd.model.provider import LaunchRequest, Provider
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.errors import AuthFailed
+from burstd.domain.plugins.provider import LaunchRequest, Provider
 from burstd.settings import Plugins, load, resolve
 from providers.openstack.settings import OpenStackSettings, RootVolume
 from tests.docs.blocks import Block, shell_blocks

@@ -13,7 +13,7 @@ from types import ModuleType
 import httpx
 import pytest
 
-from burstd.model.provider import Provider
+from burstd.domain.plugins.provider import Provider
 from burstd.settings import Plugins, SettingsError, load, resolve
 from burstd.testing.provider_contract import FaultContract, ProviderContract
 from tests.docs.hut import HutWorld, token_file

@@ -15,8 +15,8 @@ import pytest
 import typer
 
 from burstd.cli.simulate import simulate
-from burstd.sim.replay.columns import columns
-from burstd.sim.replay.report import Report
+from burstd.simulate.report.columns import columns
+from burstd.simulate.report.report import Report
 from tests.docs.blocks import shell_blocks
 from tests.lab.programs import PROJECT
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from burstd.data.manifest import object_key
-from burstd.model.shell import Result, Wire
-from tests.data.memory import MemoryStager
+from burstd.domain.plugins.shell import Result, Wire
+from burstd.transfer.content_store.manifest import object_key
+from tests.transfer.memory import MemoryStager
 
 Row = dict[str, Any]
 """An entry as a manifest has it: p(ath) t(ype) m(ode) n(anoseconds) s(ize) c(ontent) h(ard link) l(ink) d(igest)."""
@@ -296,7 +296,7 @@ def endless(size: int = 100 << 20) -> bytes:
 
 
 class HostileNode:
-    """See burstd.model.shell.Shell and Talk. ``lie`` is what its agent says; requests are kept."""
+    """See burstd.domain.plugins.shell.Shell and Talk. ``lie`` is what its agent says; requests are kept."""
 
     def __init__(self, store: MemoryStager, lie: Lie) -> None:
         self._store = store

@@ -7,8 +7,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from burstd.data.frames import HEADER, MAGIC, HungUp, Say, read_exactly
-from burstd.data.wire import WireClient
+from burstd.transfer.protocol.client import WireClient
+from burstd.transfer.protocol.frames import HEADER, MAGIC, HungUp, Say, read_exactly
 
 
 class HostileStorage:

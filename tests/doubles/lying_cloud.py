@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
-from burstd.model.provider import Provider
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState, Leftover
+from burstd.domain.plugins.provider import Provider
 
 _Lie = Callable[[Sequence[Instance]], Sequence[Instance]]
 
@@ -65,7 +65,7 @@ ALL = (*LIES, STALE)
 
 
 class LyingCloud:
-    """See burstd.model.provider.Provider. ``lie``: what lists say, one of ALL; empty: the truth."""
+    """See burstd.domain.plugins.provider.Provider. ``lie``: what lists say, one of ALL; empty: the truth."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider

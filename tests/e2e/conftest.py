@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from burstd.model.offer import Pool
-from burstd.model.shape import Shape
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.slurm.shape import Shape
 from tests.e2e.sites import QUICK, site_up, wait_all_gone
 from tests.lab.site import CPU, GPU, Site
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from burstd.daemon.clock import SteadyClock
-from burstd.model.claim import Claim
-from burstd.store import Event, Reader, replay
-from providers.sandbox import wire
+from burstd.db import Event, Reader, replay
+from burstd.domain.claim import Claim
+from burstd.runtime.clock import SteadyClock
+from providers.sandbox.cloud import wire
 from tests.lab.base_site import BaseSite
 from tests.lab.remains import remains
 from tests.lab.site import Site

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from burstd.daemon.claim_ids import ClaimIds
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.shape import Gres, Shape
-from providers.sandbox.faults import Fault, Kind
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.slurm.shape import Gres, Shape
+from burstd.reconciler.machines.claim_ids import ClaimIds
+from providers.sandbox.cloud.faults import Fault, Kind
 from tests.e2e.sites import QUICK, ask_cloud, books, claims_of, events, parts, restarts, site_up, wait_all_gone
 from tests.lab.site import Site
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from providers.sandbox.faults import Fault, Kind
+from providers.sandbox.cloud.faults import Fault, Kind
 from tests.e2e.sites import QUICK, record, restarts, site_up, wait_all_gone, wait_done
 from tests.lab.site import Site
 

@@ -10,8 +10,8 @@ from decimal import Decimal
 
 import pytest
 
-from providers.sandbox.errors import SandboxError
-from providers.sandbox.rootfs import ensure
+from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.rootfs import ensure
 from tests.e2e.sites import TELL, books, claims_of, queue, record, site_up, told, wait_all_gone, wait_done
 from tests.lab.site import Site
 

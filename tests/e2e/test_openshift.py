@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.shape import Gres, Shape
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.slurm.shape import Gres, Shape
 from tests.e2e.sites import COPY, QUICK, TELL, claims_of, events, queue, restarts, told
 from tests.lab import programs
 from tests.lab.boxes import ip

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from burstd.cli.session import Code
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.shape import Gres, Shape
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.slurm.shape import Gres, Shape
 from tests.e2e.sites import claims_of, events, site_up, told, wait_all_gone
 from tests.lab.base_site import CONFIG
 from tests.lab.site import CPU, Site
@@ -39,7 +39,7 @@ GOOD = '''"""Nothing is started for jobs of this name."""
 
 from pydantic import BaseModel, ConfigDict
 
-from burstd.model.policy import PolicyPlugin, without_jobs
+from burstd.domain.plugins.policy import PolicyPlugin, without_jobs
 
 
 class Settings(BaseModel):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from burstd.model.offer import OfferRule
+from burstd.domain.cloud.offer import OfferRule
 from tests.e2e.sites import claims_of, events, moment, queue, record, restarts, site_up, wait_all_gone
 from tests.e2e.test_staging import manifest, submit, wait_over
 from tests.lab.site import CPU, TYPES, Site

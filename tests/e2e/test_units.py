@@ -41,8 +41,8 @@ def test_a_job_with_data_runs_and_its_output_comes_home(site: UnitsSite) -> None
 
 OBJECTS = """
 from pathlib import Path
-from burstd.data.hands import account
-from burstd.data.object_hands import object_hand
+from burstd.transfer.privsep.client import account
+from burstd.transfer.privsep.object_workers import object_hand
 for kind in ("s3", "swift"):
     with object_hand(account("ada"), kind, socket_path=Path("/run/burstd/object-hand.sock"), timeout_s=60.0):
         print(kind)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-from burstd.model.claim import ClaimState as S
-from burstd.model.job import JobState
-from burstd.sim.job import JobSpec
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.slurm.job import JobState
 from tests.crash.world import World, memory_folder
 from tests.doubles.lying_cloud import ALL
+from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 

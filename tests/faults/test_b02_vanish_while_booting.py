@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import Claim
-from burstd.model.claim import ClaimState as S
-from burstd.model.errors import NodeNotReady
-from burstd.model.job import JobState
-from burstd.model.offer import Pool
-from burstd.sim.job import JobSpec
-from burstd.sim.prover import SimProver
+from burstd.domain.claim import Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.errors import NodeNotReady
+from burstd.domain.slurm.job import JobState
 from tests.crash.conftest import quiet, template
 from tests.crash.world import TUNING, World
+from tests.virtual.job import JobSpec
+from tests.virtual.validator import SimProver
 
 __all__ = ["quiet", "template"]
 

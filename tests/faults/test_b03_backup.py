@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from burstd.daemon.record_mark import DOUBT, RecordMark
-from burstd.daemon.stage.job_folders import folder_key
-from burstd.node.hostkeys import HostKeys, Pins, Trust
-from burstd.node.keys import ensure_ssh_key
-from burstd.store import Reader, Store, StoreBroken, StoreError, StoreLocked, StoreNewer, backup, replay, restore
+from burstd.db import Reader, Store, StoreBroken, StoreError, StoreLocked, StoreNewer, backup, replay, restore
+from burstd.db.record_mark import DOUBT, RecordMark
+from burstd.node.ssh.host_keys import HostKeys, Pins, Trust
+from burstd.node.ssh.key_pair import ensure_ssh_key
+from burstd.staging.movement.job_folders import folder_key
+from tests.db.samples import ManualClock, planned
 from tests.doubles.lone_daemon import LoneDaemon
-from tests.store.samples import ManualClock, planned
 
 
 def test_a_copy_made_while_burstd_writes_is_whole(tmp_path: Path) -> None:

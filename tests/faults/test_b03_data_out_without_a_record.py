@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.daemon.record_mark import DOUBT
-from burstd.model.data import StageState as S
+from burstd.db.record_mark import DOUBT
+from burstd.domain.staging import StageState as S
 from tests.crash.stage_world import LANES, StageWorld
 from tests.crash.workers import Delay
 from tests.crash.world import memory_folder

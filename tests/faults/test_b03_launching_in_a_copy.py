@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import ClaimState
-from burstd.model.job import JobState
-from burstd.sim.job import JobSpec
-from burstd.store import backup
+from burstd.db import backup
+from burstd.domain.claim import ClaimState
+from burstd.domain.slurm.job import JobState
 from tests.crash.conftest import quiet, template, tmp_path
 from tests.crash.workers import Delay
 from tests.crash.world import World
+from tests.virtual.job import JobSpec
 
 __all__ = ["quiet", "template", "tmp_path"]
 

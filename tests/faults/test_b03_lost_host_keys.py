@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import Claim
-from burstd.model.claim import ClaimState as S
-from burstd.model.job import JobState
+from burstd.domain.claim import Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.slurm.job import JobState
 from burstd.node.errors import HostKeyMismatch, HostKeyUnknown, HostKeyUnobtainable
-from burstd.node.hostkeys import HostKeys, Pins, Trust
-from burstd.node.keys import ensure_ssh_key
-from burstd.node.prover import NodeProver, Site
-from burstd.sim.job import JobSpec
-from burstd.sim.prover import SimProver
+from burstd.node.ssh.host_keys import HostKeys, Pins, Trust
+from burstd.node.ssh.key_pair import ensure_ssh_key
+from burstd.node.validator import NodeProver, Site
 from tests.crash.conftest import quiet, template
 from tests.crash.world import World
+from tests.db.samples import planned
 from tests.doubles.sshd import ADDRESS, Sshd
-from tests.store.samples import planned
+from tests.virtual.job import JobSpec
+from tests.virtual.validator import SimProver
 
 __all__ = ["quiet", "template"]
 
@@ -37,7 +37,7 @@ def shown(key: str) -> str:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
     """It is on this host, where no machine of a cloud may be."""
-    monkeypatch.setattr("burstd.node.prover._check_address", lambda _: None)
+    monkeypatch.setattr("burstd.node.validator._check_address", lambda _: None)
     with closing(Sshd()) as made:
         yield made
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import ClaimState as S
-from burstd.model.job import JobState
-from burstd.sim.job import JobSpec
-from burstd.store import backup
+from burstd.db import backup
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.slurm.job import JobState
 from tests.crash.conftest import quiet, template
 from tests.crash.world import TUNING, World, memory_folder
+from tests.virtual.job import JobSpec
 
 __all__ = ["quiet", "template"]
 

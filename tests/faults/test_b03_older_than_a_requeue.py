@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.data import StageState as S
+from burstd.domain.staging import StageState as S
 from tests.crash.stage_ground import Output
 from tests.crash.stage_world import StageWorld
 from tests.faults.test_b12_staging_in_each_phase import reach, world

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from burstd.core.lifecycle import advance
-from burstd.core.tuning import Tuning
-from burstd.core.view import look
-from burstd.model.claim import ClaimState
-from burstd.model.instance import Instance, InstanceState
-from burstd.model.snapshot import Snapshot
-from tests.core.worlds import claim, pool, slot_node, world
+from burstd.domain.claim import ClaimState
+from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.snapshot import Snapshot
+from burstd.planner.lifecycle.lifecycle import advance
+from burstd.planner.snapshot_view import look
+from burstd.planner.timeouts import Tuning
+from tests.planner.worlds import claim, pool, slot_node, world
 from tests.security.test_a04_linear import steps
 
 

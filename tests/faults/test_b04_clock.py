@@ -12,19 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from burstd.cli.main import app
-from burstd.daemon.clock import CLOCK, ClockMark, HeadClock
-from burstd.model.claim import Claim, ClaimState
-from burstd.model.job import JobState
-from burstd.model.offer import Pool
+from burstd.db import Reader, Store, replay
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.slurm.job import JobState
 from burstd.node.errors import ClockNotSet
-from burstd.sim.job import JobSpec
-from burstd.sim.prover import SimProver
-from burstd.store import Reader, Store, replay
+from burstd.runtime.clock import CLOCK, ClockMark, HeadClock
 from tests.crash.conftest import quiet, template
 from tests.crash.workers import Delay
 from tests.crash.world import World
+from tests.db.samples import ManualClock, planned
 from tests.doubles.lone_daemon import LoneDaemon
-from tests.store.samples import ManualClock, planned
+from tests.virtual.job import JobSpec
+from tests.virtual.validator import SimProver
 
 __all__ = ["quiet", "template"]
 

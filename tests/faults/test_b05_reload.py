@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from burstd.cli.check import _wishes
 from burstd.daemon import app
-from burstd.daemon.policy_desk import PolicyDesk
-from burstd.daemon.ready import prepare
+from burstd.daemon.policy_reloader import PolicyDesk
+from burstd.daemon.settings_in_force import prepare
 from burstd.settings import Settings, load
 
 GIB = 1 << 30

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from burstd.daemon import app
-from burstd.daemon.policy_desk import PolicyDesk
-from burstd.daemon.ready import prepare
-from burstd.model.data import Directives, Staging
-from burstd.model.data import StageState as S
+from burstd.daemon.policy_reloader import PolicyDesk
+from burstd.daemon.settings_in_force import prepare
+from burstd.domain.staging import Directives, Staging
+from burstd.domain.staging import StageState as S
 from burstd.settings import SettingsError
 
 SETTINGS = """\

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data.by_ssh import SshTransport
 from burstd.testing.store_world import OURS
+from burstd.transfer.protocol.ssh_objects import SshTransport
 from tests.contract.stores import SshWorld
 from tests.lab.ssh_store import DATA, SshStore
 

@@ -7,11 +7,11 @@ from decimal import Decimal
 
 import pytest
 
-from burstd.core.keeping import alarm, kept
-from burstd.model.claim import ClaimState
-from burstd.model.data import DataView, StageState
-from burstd.model.snapshot import Snapshot
-from tests.core.worlds import NOW, claim, offer, world
+from burstd.domain.claim import ClaimState
+from burstd.domain.snapshot import Snapshot
+from burstd.domain.staging import DataView, StageState
+from burstd.planner.lifecycle.output_retention import alarm, kept
+from tests.planner.worlds import NOW, claim, offer, world
 
 
 def behind_a_cut_line(hours: float, limit: str | None) -> Snapshot:

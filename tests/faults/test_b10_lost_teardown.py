@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.data import StageState as S
+from burstd.domain.staging import StageState as S
 from tests.crash.stage_world import LANES, StageWorld
 from tests.crash.workers import Delay
 from tests.crash.world import memory_folder

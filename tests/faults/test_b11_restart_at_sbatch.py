@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from burstd.slurm import stage_client
-from burstd.slurm.stage_client import AWAY_S, patience
-from burstd.slurm.stage_server import StageReply, StageServer
+from burstd.slurm.hooks import stage_client
+from burstd.slurm.hooks.stage_client import AWAY_S, patience
+from burstd.slurm.hooks.stage_server import StageReply, StageServer
 
 
 @pytest.fixture

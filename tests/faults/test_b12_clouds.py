@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import structlog
 
-from burstd.daemon.control_office import Facts
-from burstd.daemon.control_rights import Caller
-from burstd.daemon.views_status import status as status_view
-from burstd.model.claim import ClaimState as S
-from burstd.model.committed import Committed
-from burstd.model.job import JobState
-from burstd.sim.job import JobSpec
+from burstd.api.answers.status import status as status_view
+from burstd.api.auth import Caller
+from burstd.api.backend import Facts
+from burstd.domain.billing.commitments import Committed
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.slurm.job import JobState
 from tests.crash.clouds import SimKit
 from tests.crash.world import World, memory_folder
+from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 RUNNING, COMPLETED = JobState.RUNNING, JobState.COMPLETED

@@ -10,21 +10,22 @@ from typing import Any
 
 import pytest
 
-from burstd.daemon.stage import home_journal
-from burstd.daemon.stage.job_folders import JobFolders
-from burstd.daemon.stage.progress import Meter
-from burstd.daemon.stage.work import Ended, StageFailed, Task
-from burstd.data import gather, manifest
-from burstd.data.hands import Account
-from burstd.data.manifest import Entry, ManifestDamaged, decode, encode
-from burstd.data.userside import AgentFault, Line, Slots
 from burstd.node.agent import AgentError
-from tests.daemon.test_stage_in_place import CLAIM
-from tests.data.agent_rig import Answered, Rig, directory
-from tests.data.ground import USER, ground, own, root_only
-from tests.data.test_agent_collect import give
+from burstd.staging.controller.tasks import Ended, StageFailed, Task
+from burstd.staging.movement import output_journal
+from burstd.staging.movement.job_folders import JobFolders
+from burstd.staging.movement.progress import Meter
+from burstd.transfer.agent import packing
+from burstd.transfer.agent.user_process import AgentFault, Line, Slots
+from burstd.transfer.content_store import manifest
+from burstd.transfer.content_store.manifest import Entry, ManifestDamaged, decode, encode
+from burstd.transfer.privsep.client import Account
 from tests.reach import let_others_in
+from tests.reconciler.test_stage_in_place import CLAIM
 from tests.security.test_a06_job_folders import Agent, job, transfers
+from tests.transfer.agent_rig import Answered, Rig, directory
+from tests.transfer.ground import USER, ground, own, root_only
+from tests.transfer.test_agent_collect import give
 
 REMEDY = "stays on the node until an administrator packs .*burstctl stage retry; .*burstctl stage discard"
 
@@ -42,7 +43,7 @@ def gathered(base: Path) -> dict[str, Any]:
         putting = threading.Thread(target=put)
         putting.start()
         try:
-            return gather.gather(line, Slots(), {"base": str(base), "pattern": "."}, [])
+            return packing.gather(line, Slots(), {"base": str(base), "pattern": "."}, [])
         finally:
             line.send({"over": True})
             putting.join()
@@ -50,7 +51,7 @@ def gathered(base: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("module", "limit", "value", "why"),
-    [(gather, "ENTRIES", 20, "it has more than 20 entries"),
+    [(packing, "ENTRIES", 20, "it has more than 20 entries"),
      (manifest, "INFLATED_BYTES", 2000, "fill more than 2000 bytes"),
      (manifest, "TEXT_BYTES", 150, "the path .* is too long")],
 )  # fmt: skip
@@ -106,7 +107,7 @@ def test_its_job_is_held_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) ->
         def run(self, _claim: object, request: dict[str, Any], **_more: object) -> dict[str, Any]:  # noqa: ARG002
             raise AgentError("limit", "it has more than 20 entries")
 
-    monkeypatch.setattr("burstd.daemon.stage.transfers.account", lambda _: Account("ada", USER, USER, (USER,), "/"))
+    monkeypatch.setattr("burstd.staging.movement.transfers.account", lambda _: Account("ada", USER, USER, (USER,), "/"))
     work = transfers(JobFolders("/jobs", b"key"), Refuses())
     task = Task(job("#BURST stage_out . to /results\n"), Meter("7", "out"))
     with pytest.raises(StageFailed, match="n3: it has more than 20 entries") as caught:
@@ -117,8 +118,8 @@ def test_its_job_is_held_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.boxes
 @root_only
 def test_a_pattern_of_too_many_files_on_premises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("burstd.daemon.stage.transfers.account", lambda _: Account("ada", USER, USER, (USER,), "/"))
-    monkeypatch.setattr(home_journal, "MOST_NAMES", 3)
+    monkeypatch.setattr("burstd.staging.movement.transfers.account", lambda _: Account("ada", USER, USER, (USER,), "/"))
+    monkeypatch.setattr(output_journal, "MOST_NAMES", 3)
     with ground() as place, ground() as home:
         place.chmod(0o1733)
         folders = JobFolders(str(place), os.urandom(32))

@@ -15,17 +15,17 @@ import pytest
 
 import policies.schedule as policies_schedule
 import tests.crash.world as crash_world
-from burstd.model.claim import ClaimState
-from burstd.model.job import JobState
-from burstd.model.provider import Idempotency
-from burstd.model.snapshot import Pin
-from burstd.sim.job import JobSpec
-from burstd.store import Store, backup, restore
+from burstd.db import Store, backup, restore
+from burstd.domain.claim import ClaimState
+from burstd.domain.plugins.provider import Idempotency
+from burstd.domain.slurm.job import JobState
+from burstd.domain.snapshot import Pin
 from tests.crash.clouds import SimKit
 from tests.crash.conftest import quiet, template, tmp_path
 from tests.crash.world import World
+from tests.db.samples import ManualClock, planned
 from tests.doubles.lone_daemon import LoneDaemon
-from tests.store.samples import ManualClock, planned
+from tests.virtual.job import JobSpec
 
 __all__ = ["quiet", "template", "tmp_path"]
 

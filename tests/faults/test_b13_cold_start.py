@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from burstd.core.decide import decide
-from burstd.core.tuning import Tuning
-from burstd.daemon.stage.moves import machines_of
-from burstd.model.claim import ClaimState
-from burstd.model.data import DataView, StageState
-from burstd.model.instance import Instance, InstanceState
-from burstd.model.plan import Move, PowerDown, Register, SetGate, Start
-from burstd.model.snapshot import SlurmView, Snapshot
-from tests.core.worlds import NOW, claim, pool, slot_node, world
+from burstd.domain.claim import ClaimState
+from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.plan import Move, PowerDown, Register, SetGate, Start
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.domain.staging import DataView, StageState
+from burstd.planner.decide import decide
+from burstd.planner.timeouts import Tuning
+from burstd.staging.movement.moves import machines_of
+from tests.planner.worlds import NOW, claim, pool, slot_node, world
 
 HELD = {"7": DataView(StageState.COLLECTING, 0.0, ("cpu1",), since=NOW - 50, ended=NOW - 50, error="no answer")}
 

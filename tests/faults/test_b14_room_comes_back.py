@@ -11,26 +11,26 @@ from typing import Any, NoReturn
 
 import pytest
 
-from burstd.core.directives import parse
-from burstd.daemon.stage.homeward import Homeward
-from burstd.daemon.stage.job_folders import JobFolders
-from burstd.daemon.stage.progress import Meter
-from burstd.daemon.stage.transfers import HeadTransfers
-from burstd.daemon.stage.work import Ended, StageFailed, Task
-from burstd.data.collect import Putting
-from burstd.data.hands import HandError
-from burstd.data.index import Index
-from burstd.data.limits import Limits
-from burstd.data.object_hands import object_hand
-from burstd.data.sender import Sender
-from burstd.data.userside import AgentFault, Slots, fault_of
-from burstd.model.claim import ClaimState
-from burstd.model.data import StageState, Staging
-from burstd.model.stager import StoreSpaceGone
+from burstd.domain.claim import ClaimState
+from burstd.domain.plugins.stager import StoreSpaceGone
+from burstd.domain.staging import StageState, Staging
 from burstd.node.agent import AgentError, NodeAgent
-from burstd.slurm.commands import Commands
-from tests.core.worlds import claim
-from tests.data.memory import MemoryStager
+from burstd.slurm.commands.run import Commands
+from burstd.staging.controller.tasks import Ended, StageFailed, Task
+from burstd.staging.directives.parser import parse
+from burstd.staging.movement.job_folders import JobFolders
+from burstd.staging.movement.output_delivery import Homeward
+from burstd.staging.movement.progress import Meter
+from burstd.staging.movement.transfers import HeadTransfers
+from burstd.transfer.agent.collection import Putting
+from burstd.transfer.agent.user_process import AgentFault, Slots, fault_of
+from burstd.transfer.content_store.index import Index
+from burstd.transfer.privsep.client import HandError
+from burstd.transfer.privsep.object_workers import object_hand
+from burstd.transfer.trees.rate_limit import Limits
+from burstd.transfer.trees.upload import Sender
+from tests.planner.worlds import claim
+from tests.transfer.memory import MemoryStager
 
 NOBODY = pwd.getpwnam("nobody")
 ROW = Staging(

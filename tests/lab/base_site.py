@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import httpx
 
-from burstd.model.offer import OfferRule, Pool
-from providers.sandbox.description import Bind, File
-from providers.sandbox.rootfs import ensure
+from burstd.domain.cloud.offer import OfferRule, Pool
+from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.rootfs import ensure
 from tests.lab import programs
 from tests.lab.cluster import Cluster
 from tests.lab.slurm_files import USERS

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.errors import NetworkFailed
-from providers.sandbox.lab import Lab
-from providers.sandbox.machine import output_of
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.errors import NetworkFailed
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.machine import output_of
 
 
 class Boxes:

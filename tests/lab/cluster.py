@@ -18,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from burstd.model.offer import Pool
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.description import Bind, File
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
-from providers.sandbox.rootfs import Rootfs, ensure
+from burstd.domain.cloud.offer import Pool
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.rootfs import Rootfs, ensure
 from tests.lab import slurm_files
 
 _PROJECT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ class Cluster:
     """One cluster. ``up`` takes seconds once the release's root file system is cached.
 
     ``head_layers`` are laid over the head's root file system, the topmost first; with ``programs`` the folder where
-    they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/power_client.py.
+    they have burstd's console scripts, else the head gets plain scripts around burstd/slurm/hooks/power_client.py.
     ``head_setup`` are commands of the head before slurmctld starts, ``extra_conf`` more lines of slurm.conf.
     Everything ends with ``down``, at the end of ``with``, or when this process ends in any way, unless ``keep``.
     """
@@ -230,7 +230,7 @@ class Cluster:
         return files
 
     def _program_binds(self) -> list[Bind]:
-        return [] if self._programs else [Bind(_PROJECT / "burstd/slurm/power_client.py", _POWER_CLIENT)]
+        return [] if self._programs else [Bind(_PROJECT / "burstd/slurm/hooks/power_client.py", _POWER_CLIENT)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from burstd.slurm.hostlist import compress
-from providers.sandbox.errors import SandboxError
+from providers.sandbox.boxes.errors import SandboxError
 from tests.lab import demo_data
 from tests.lab.remains import remains
 from tests.lab.site import Site

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from burstd.core.units import size_text
+from burstd.domain.units import size_text
 from tests.lab.site import Site
 from tests.lab.ssh_store import DATA
 

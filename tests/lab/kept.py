@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from providers.sandbox.machine import tool
+from providers.sandbox.boxes.machine import tool
 
 _KEEPER = Path(__file__).parent / "keeper.py"
 _RUN_S = 600.0

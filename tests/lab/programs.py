@@ -9,9 +9,9 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from providers.sandbox.layer import layer
-from providers.sandbox.machine import default_cache
-from providers.sandbox.rootfs import Rootfs, locked
+from providers.sandbox.boxes.layer import layer
+from providers.sandbox.boxes.machine import default_cache
+from providers.sandbox.boxes.rootfs import Rootfs, locked
 from tests.lab import slurm_files
 
 PROJECT = Path(__file__).parents[2]

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from providers.sandbox.description import Bind
-from providers.sandbox.layer import layer
-from providers.sandbox.machine import default_cache, remove_tree
-from providers.sandbox.rootfs import Rootfs, ensure, locked
+from providers.sandbox.boxes.description import Bind
+from providers.sandbox.boxes.layer import layer
+from providers.sandbox.boxes.machine import default_cache, remove_tree
+from providers.sandbox.boxes.rootfs import Rootfs, ensure, locked
 
 RELEASE = "forky"
 VERSION = "25.11.2"

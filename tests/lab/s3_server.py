@@ -21,9 +21,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from providers.sandbox.errors import BoxFailed
-from providers.sandbox.machine import SYSTEM_PATH, tool
-from providers.sandbox.network import Network
+from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.machine import SYSTEM_PATH, tool
+from providers.sandbox.boxes.network import Network
 from tests.lab import tools
 from tests.node.conftest import on_network
 

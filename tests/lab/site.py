@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.shape import Gres, Shape
-from providers.sandbox.control import Control, start_server, stop_server
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.slurm.shape import Gres, Shape
+from providers.sandbox.cloud.control import Control, start_server, stop_server
 from tests.lab.base_site import BaseSite
 
 _PORT = 8470

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from burstd.model.offer import Pool
-from burstd.model.shape import Gres, Shape
-from burstd.slurm.conf import Wishes, fragment, gres_conf
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.slurm.shape import Gres, Shape
+from burstd.slurm.config.render import Wishes, fragment, gres_conf
 
 VERSIONS = {"bookworm": (22, 5, 8), "trixie": (24, 11, 5), "forky": (26, 5, 5)}
 """The Slurm of each Debian release, as far as it decides how slurm.conf is written."""

@@ -11,14 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from burstd.node.hostkeys import keys_of_console
-from burstd.node.keys import ensure_ssh_key
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.description import Bind, File
-from providers.sandbox.errors import BoxFailed
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
-from providers.sandbox.rootfs import ensure
+from burstd.node.ssh.host_keys import keys_of_console
+from burstd.node.ssh.key_pair import ensure_ssh_key
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.rootfs import ensure
 from tests.lab.guard import Guard
 from tests.node.conftest import on_network
 

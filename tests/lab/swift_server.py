@@ -14,14 +14,14 @@ from typing import Self
 
 import httpx
 
-from providers.sandbox.bootscript import ROOM, base_files, boot_script
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.description import Bind, Description, File, launch
-from providers.sandbox.errors import BoxFailed
-from providers.sandbox.lab import Lab
-from providers.sandbox.layer import layer
-from providers.sandbox.network import Network
-from providers.sandbox.rootfs import Rootfs, ensure
+from providers.sandbox.boxes.bootscript import ROOM, base_files, boot_script
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.description import Bind, Description, File, launch
+from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.layer import layer
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.rootfs import Rootfs, ensure
 from tests.lab.guard import Guard
 
 _SUITE = "bookworm"

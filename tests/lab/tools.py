@@ -11,9 +11,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from providers.sandbox.errors import BuildFailed
-from providers.sandbox.machine import default_cache, need_space, remove_tree
-from providers.sandbox.rootfs import locked
+from providers.sandbox.boxes.errors import BuildFailed
+from providers.sandbox.boxes.machine import default_cache, need_space, remove_tree
+from providers.sandbox.boxes.rootfs import locked
 
 _MIB = 500
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from burstd.node.hostkeys import keys_of_console
-from burstd.node.keys import ensure_ssh_key
+from burstd.node.ssh.host_keys import keys_of_console
+from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserData, render
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.description import File
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.description import File
 from tests.lab.cluster import Cluster
 
 _CLONE_NEWNET = 0x40000000

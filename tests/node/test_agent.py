@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from burstd.data.bundle import agent_bundle
-from burstd.data.manifest import Entry, decode, encode, object_key
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.data import Piece
-from burstd.model.offer import Offer
-from burstd.model.shape import Shape
-from burstd.model.shell import ConnectionLost
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.shell import ConnectionLost
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.staging import Piece
 from burstd.node.agent import FOLDER, AgentError, AgentStopped, NodeAgent
-from burstd.node.hostkeys import HostKeys, Trust, keys_of_console
-from burstd.node.session import Target, connect
-from providers.sandbox.box import Box
-from staging.ssh import SshSettings, SshStager
+from burstd.node.ssh.host_keys import HostKeys, Trust, keys_of_console
+from burstd.node.ssh.session import Target, connect
+from burstd.transfer.content_store.manifest import Entry, decode, encode, object_key
+from burstd.transfer.protocol.bundle import agent_bundle
+from providers.sandbox.boxes.box import Box
+from staging.ssh.stager import SshSettings, SshStager
 from tests.lab.ssh_store import DATA, SshStore
 from tests.node.conftest import Machines
 

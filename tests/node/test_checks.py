@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.model.shape import Gres, Shape
+from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.checks import NAMES, Expected, judge, reference
 from burstd.node.facts import Facts, Ids, parse
 

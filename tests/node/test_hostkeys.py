@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.node.hostkeys import HostKeys, Pins, Trust, keys_of_console
-from burstd.node.keys import KeyUnusable, ensure_ssh_key
+from burstd.node.ssh.host_keys import HostKeys, Pins, Trust, keys_of_console
+from burstd.node.ssh.key_pair import KeyUnusable, ensure_ssh_key
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFwfrPGWuoLnWLEcyLEHyHJRvY0Iqm9HCjhDL+vCdFtP"
 OLD = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBgFpYsIvbJXrDmYrUvVbN7S5m+uPaVMqNQ1ROFrUfW2"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.errors import CloudUnavailable, NodeNotReady, NodeRefused
-from burstd.model.offer import Offer
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import CloudUnavailable, NodeNotReady, NodeRefused
 from burstd.node.errors import (
     AuthRefused,
     ClockNotSet,
@@ -28,11 +28,11 @@ from burstd.node.errors import (
     SlurmdNotStarted,
     Unlike,
 )
-from burstd.node.hostkeys import Trust, keys_of_console
-from burstd.node.keys import ensure_ssh_key
-from burstd.node.prover import NodeProver, Site
-from providers.sandbox.box import Box
-from providers.sandbox.description import File
+from burstd.node.ssh.host_keys import Trust, keys_of_console
+from burstd.node.ssh.key_pair import ensure_ssh_key
+from burstd.node.validator import NodeProver, Site
+from providers.sandbox.boxes.box import Box
+from providers.sandbox.boxes.description import File
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 

@@ -8,11 +8,11 @@ from typing import Self, cast
 
 import pytest
 
-from burstd.model.shape import Shape
-from burstd.model.shell import CommandTimedOut, ConnectionLost, Result, Shell
+from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Result, Shell
+from burstd.domain.slurm.shape import Shape
 from burstd.node.checks import Expected
 from burstd.node.errors import CommandFailed
-from burstd.node.prove import ProofRequest, prove, start
+from burstd.node.validation import ProofRequest, prove, start
 
 KEY = b"the cluster's munge key: 32 bytes"
 CREDENTIAL = "MUNGE:AwQFAACredential:"

@@ -12,11 +12,11 @@ from functools import partial
 
 import pytest
 
-from burstd.model.shell import CommandTimedOut, ConnectionLost, NotListening
+from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, NotListening
 from burstd.node.errors import CommandFailed
-from burstd.node.hostkeys import HostKeys, Trust, keys_of_console
-from burstd.node.session import Session, Target, connect
-from providers.sandbox.box import Box
+from burstd.node.ssh.host_keys import HostKeys, Trust, keys_of_console
+from burstd.node.ssh.session import Session, Target, connect
+from providers.sandbox.boxes.box import Box
 from tests.node.conftest import Machines
 
 pytestmark = [pytest.mark.boxes, pytest.mark.usefixtures("head_network")]

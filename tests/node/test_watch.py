@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.core.notices import read
+from burstd.planner.lifecycle.spot_notices import read
 
 ENDS = "interruption, ends 2026-11-21T12:02:00Z"
 AT = "interruption 1795262520"
@@ -47,7 +47,7 @@ class Played:
         (folder / "sleep.calls").touch()
         (folder / "sleep.notices").write_text("\n".join([*said, ""]), encoding="utf-8")
         (folder / "notice.sh").write_text(f"head -n 1 {folder}/sleep.notices\n", encoding="utf-8")
-        loop = files("burstd.node").joinpath("watch.sh").read_text(encoding="utf-8")
+        loop = files("burstd.node").joinpath("scripts", "watch.sh").read_text(encoding="utf-8")
         self._loop = loop.replace("PATH=/usr/sbin", f"PATH={folder}:/usr/sbin")
         assert self._loop != loop
 

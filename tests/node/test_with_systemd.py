@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.offer import Offer
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer
 from burstd.node.errors import SlurmdNotStarted
-from burstd.node.hostkeys import keys_of_console
-from burstd.node.prover import NodeProver, Site
+from burstd.node.ssh.host_keys import keys_of_console
 from burstd.node.user_data import UserData, render
-from providers.sandbox.bootscript import cloud_init_files
-from providers.sandbox.box import BoxSpec
-from providers.sandbox.description import File
+from burstd.node.validator import NodeProver, Site
+from providers.sandbox.boxes.bootscript import cloud_init_files
+from providers.sandbox.boxes.box import BoxSpec
+from providers.sandbox.boxes.description import File
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box

@@ -28,7 +28,7 @@ def test_it_has_what_is_not_python_too(wheel: Path) -> None:
         "burstd/share/config/burstd.toml",
         "burstd/share/config/cloud-init/node.yaml.in",
         "burstd/share/systemd/burstd.service",
-        "burstd/store/migrations/env.py",
+        "burstd/db/migrations/env.py",
         "burstd/py.typed",
         "providers/openshift/scripts/init.sh",
     ):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox import rootfs
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
-from providers.sandbox.rootfs import SUITES, Rootfs
+from providers.sandbox.boxes import rootfs
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.rootfs import SUITES, Rootfs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.description import Bind, File
-from providers.sandbox.errors import BoxFailed
-from providers.sandbox.lab import Lab
-from providers.sandbox.layer import layer
-from providers.sandbox.network import Network
-from providers.sandbox.processes import Process
-from providers.sandbox.rootfs import Rootfs
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.layer import layer
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.processes import Process
+from providers.sandbox.boxes.rootfs import Rootfs
 
 pytestmark = pytest.mark.boxes
 
@@ -206,8 +206,8 @@ def test_a_later_process_takes_a_lab_up_and_down(lab: Lab, bookworm: Rootfs) -> 
     script = f"""
 import os, signal
 from pathlib import Path
-from providers.sandbox.box import BoxSpec
-from providers.sandbox.lab import Lab
+from providers.sandbox.boxes.box import BoxSpec
+from providers.sandbox.boxes.lab import Lab
 lab = Lab.open(Path({str(lab.state)!r}))
 for n in range(3):
     lab.start(BoxSpec(f"n{{n}}", f"10.77.0.{{n + 9}}", [Path({str(bookworm.path)!r})]))
@@ -279,9 +279,9 @@ def test_a_hub_on_the_machine_itself(bookworm: Rootfs, tmp_path: Path) -> None:
     script = f"""
 import socket, subprocess
 from pathlib import Path
-from providers.sandbox.box import BoxSpec
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
+from providers.sandbox.boxes.box import BoxSpec
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
 lab = Lab(Path({str(tmp_path / "lab")!r}), Network("m{os.getpid()}", namespace=None))
 lab.up(); lab.up()
 links = lambda: subprocess.run(["ip", "-br", "link"], capture_output=True, text=True).stdout.count("\\n")

@@ -7,11 +7,11 @@ from decimal import Decimal
 
 import pytest
 
-from providers.sandbox.catalog import Catalog
-from providers.sandbox.cloud import Cloud
-from providers.sandbox.faults import Fault, Kind
-from providers.sandbox.refusals import AnswerLost, Code, Refused
-from providers.sandbox.things import State
+from providers.sandbox.cloud.catalog import Catalog
+from providers.sandbox.cloud.cloud import Cloud
+from providers.sandbox.cloud.faults import Fault, Kind
+from providers.sandbox.cloud.refusals import AnswerLost, Code, Refused
+from providers.sandbox.cloud.resources import State
 
 from .virtual import START, NoBoxes, catalog, cloud, request
 

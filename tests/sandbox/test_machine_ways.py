@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox import apt, machine, rootfs
-from providers.sandbox.errors import BuildFailed, MissingTool, NetworkFailed, NoMirror, NoSpace, NotRoot
-from providers.sandbox.network import Network
-from providers.sandbox.pip_settings import config_files, local_paths, machine_pip, merged
-from providers.sandbox.processes import Process
+from providers.sandbox.boxes import apt, machine, rootfs
+from providers.sandbox.boxes.errors import BuildFailed, MissingTool, NetworkFailed, NoMirror, NoSpace, NotRoot
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.pip_settings import config_files, local_paths, machine_pip, merged
+from providers.sandbox.boxes.processes import Process
 
 DEB822 = """\
 # a comment

@@ -11,13 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from providers.sandbox.box import Box
-from providers.sandbox.control import Control, start_server, stop_server
-from providers.sandbox.errors import SandboxError
-from providers.sandbox.faults import Fault, Kind
-from providers.sandbox.lab import Lab
-from providers.sandbox.processes import Process
-from providers.sandbox.rootfs import Rootfs
+from providers.sandbox.boxes.box import Box
+from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.processes import Process
+from providers.sandbox.boxes.rootfs import Rootfs
+from providers.sandbox.cloud.control import Control, start_server, stop_server
+from providers.sandbox.cloud.faults import Fault, Kind
 
 pytestmark = pytest.mark.boxes
 
@@ -182,7 +182,7 @@ def test_a_restarted_server_finds_its_boxes(lab: Lab, control: Control, config: 
 
 def test_only_one_server_serves_a_lab(lab: Lab, control: Control, config: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "providers.sandbox.server", "--config", str(config)],
+        [sys.executable, "-m", "providers.sandbox.cloud.server", "--config", str(config)],
         capture_output=True,
         text=True,
         check=False,

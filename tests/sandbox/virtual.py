@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from providers.sandbox.catalog import Catalog, InstanceType
-from providers.sandbox.cloud import Cloud
-from providers.sandbox.things import Machine, Request
+from providers.sandbox.cloud.catalog import Catalog, InstanceType
+from providers.sandbox.cloud.cloud import Cloud
+from providers.sandbox.cloud.resources import Machine, Request
 
 START = 1_800_000_000.0
 FIRST = "t1"

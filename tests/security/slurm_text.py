@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from burstd.slurm.drawn import Drawn
+from burstd.slurm.commands.delimiters import Drawn
 
 VERSIONS = ("22.05", "24.11", "26.05")
 _FOLDER = Path(__file__).with_suffix("")

@@ -13,27 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.core import constraint
-from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.model.job import JobState
-from burstd.sim.replay import philly, sacct, swf
-from burstd.sim.replay.rows import Lines, Trace, TraceError
-from burstd.slurm import (
-    conf_check,
-    controller,
-    hostlist,
-    job_facts,
-    jobs,
-    nodes,
-    power_server,
-    reservations,
-    stage_server,
-    text,
-)  # fmt: skip
-from burstd.slurm.commands import Commands
-from burstd.slurm.conf import Wishes
-from burstd.slurm.drawn import Drawn
-from burstd.slurm.reasons import short_reason
+from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.slurm.job import JobState
+from burstd.planner.demand import feature_expression
+from burstd.simulate.traces import philly, sacct, swf
+from burstd.simulate.traces.trace_job import Lines, Trace, TraceError
+from burstd.slurm import hostlist, reservations
+from burstd.slurm.commands import controller, job_facts, jobs, nodes, parsing
+from burstd.slurm.commands.delimiters import Drawn
+from burstd.slurm.commands.reasons import short_reason
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.config import check
+from burstd.slurm.config.render import Wishes
+from burstd.slurm.hooks import power_server, stage_server  # fmt: skip
 from tests.crash.stage_world import POOLS
 from tests.security.fuzz import fuzzed
 from tests.security.slurm_text import VERSIONS, hostile, real
@@ -62,7 +54,7 @@ def test_fuzz_a_field_of_the_queue_changes_no_other_job(field: str, value: str, 
     assert found[1:] == jobs.parse_jobs(others, drawn, same)
     job, plain = found[0], jobs.parse_jobs(first + drawn.row + "\n", drawn, same)[0]
     assert job.user == (value if field == "UserName" else "ada")
-    assert max(job.nodes, job.nodes_max, job.cpus, job.memory_mib, job.priority) <= text.MOST
+    assert max(job.nodes, job.nodes_max, job.cpus, job.memory_mib, job.priority) <= parsing.MOST
     assert min(job.submitted, job.start, job.end, job.time_limit_s) >= 0
     assert max(job.submitted, job.start, job.end, job.eligible) < 2**33
     if field in ("Name", "Comment", "Account", "QOS", "Licenses", "Dependency", "Reservation", "Feature"):
@@ -90,10 +82,10 @@ def test_fuzz_comments_and_excluded_nodes_stay_their_jobs(values: list[str]) -> 
     drawn = Drawn()
     rows = [drawn.field.join((str(n), "0", value)) + drawn.row + "\n" for n, value in enumerate(values)]
     found = jobs.parse_comments("".join(rows), drawn)
-    assert found == {str(n): text.word(value) for n, value in enumerate(values)}
+    assert found == {str(n): parsing.word(value) for n, value in enumerate(values)}
     rows = [str(n) + drawn.field + value + drawn.row + "\n" for n, value in enumerate(values)]
     excluded = jobs.parse_excluded("".join(rows), drawn)
-    assert set(excluded) == {str(n) for n, value in enumerate(values) if text.word(value)}
+    assert set(excluded) == {str(n) for n, value in enumerate(values) if parsing.word(value)}
 
 
 def test_a_job_that_cannot_be_read_is_passed_over_and_says_so() -> None:
@@ -150,13 +142,13 @@ def test_fuzz_records_of_nodes_and_reservations_end_nothing(said: Mapping[str, s
 @fuzzed
 @given(value=hostile)
 def test_fuzz_words_and_lists(value: str) -> None:
-    for read in (text.number, text.mebibytes, text.seconds):
-        assert 0 <= read(value) <= text.MOST
-    assert 0 <= text.instant(value, same) < 2**33
-    assert len(text.hosts(value)) <= hostlist.MAX_HOSTS
-    for gres in (*text.gres_of_job(value), *text.gres_of_node(value)):
-        assert 0 <= gres.count <= text.MOST
-    text.tres(value)
+    for read in (parsing.number, parsing.mebibytes, parsing.seconds):
+        assert 0 <= read(value) <= parsing.MOST
+    assert 0 <= parsing.instant(value, same) < 2**33
+    assert len(parsing.hosts(value)) <= hostlist.MAX_HOSTS
+    for gres in (*parsing.gres_of_job(value), *parsing.gres_of_node(value)):
+        assert 0 <= gres.count <= parsing.MOST
+    parsing.tres(value)
     short_reason(value)
     job_facts.exit_code(value)
     for lists in (hostlist.expand, hostlist.task_count, hostlist.task_ranges):
@@ -165,7 +157,7 @@ def test_fuzz_words_and_lists(value: str) -> None:
     hostlist.task_limit(value)
     controller.version_of(controller.config_of(value))
     config = controller.config_of(f"SuspendTime = {value}\nSlurmctldParameters = {value}\n")
-    conf_check.compare(list(POOLS.values()), Wishes(), conf_check.Running(config, {"burst": {"Nodes": value}}, ()))
+    check.compare(list(POOLS.values()), Wishes(), check.Running(config, {"burst": {"Nodes": value}}, ()))
 
 
 _features = st.one_of(
@@ -179,7 +171,7 @@ _features = st.one_of(
 @fuzzed
 @given(value=_features)
 def test_fuzz_constraints(value: str) -> None:
-    found = constraint.parse(value)
+    found = feature_expression.parse(value)
     found.of_one_node({"a"})
     found.may_use({"a", "b1"})
     hash(found)
@@ -197,20 +189,20 @@ def test_fuzz_constraints(value: str) -> None:
 )  # fmt: skip
 def test_a_constraint_of_any_depth_is_read_or_refused(value: str) -> None:
     began = time.process_time()
-    found = constraint.parse(value)
+    found = feature_expression.parse(value)
     found.of_one_node({"a"})
     found.may_use({"a"})
-    assert hash(found) == hash(constraint.parse(value))
+    assert hash(found) == hash(feature_expression.parse(value))
     assert bool(found.problem) != bool(found.alternatives)
     assert time.process_time() - began < 2
 
 
 def test_a_long_row_of_features_is_flat() -> None:
     row = "|".join(f"f{n}" for n in range(700))
-    assert constraint.parse(row).of_one_node({"f699"})
+    assert feature_expression.parse(row).of_one_node({"f699"})
     row = "&".join(f"f{n}" for n in range(700))
-    assert constraint.parse(row).of_one_node({f"f{n}" for n in range(700)})
-    assert not constraint.parse(row).of_one_node({f"f{n}" for n in range(699)})
+    assert feature_expression.parse(row).of_one_node({f"f{n}" for n in range(700)})
+    assert not feature_expression.parse(row).of_one_node({f"f{n}" for n in range(699)})
 
 
 @pytest.mark.parametrize(
@@ -226,7 +218,7 @@ def test_a_host_list_is_counted_before_it_is_made(value: str) -> None:
     with pytest.raises(hostlist.HostlistError):
         hostlist.expand(value)
     assert time.process_time() - began < 2
-    assert len(text.hosts(value)) == 1
+    assert len(parsing.hosts(value)) == 1
 
 
 def test_a_comment_that_no_command_can_take_is_refused_for_its_job() -> None:

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.core.apart import node as subject
-from burstd.daemon.holds import Holds
-from burstd.daemon.observer import Observer, Pace
-from burstd.model.node import Node
-from burstd.slurm.commands import Commands
+from burstd.domain.slurm.node import Node
+from burstd.planner.isolation import node as subject
+from burstd.reconciler.observer import Observer, Pace
+from burstd.reconciler.quarantine import Holds
+from burstd.slurm.commands.nodes import NodeReader
+from burstd.slurm.commands.parsing import mebibytes
+from burstd.slurm.commands.run import Commands
 from burstd.slurm.hostlist import expand
-from burstd.slurm.nodes import NodeReader
 from burstd.slurm.scheduler import CommandScheduler
-from burstd.slurm.text import mebibytes
 from tests.security.slurm_text import VERSIONS, hostile, real
 
 FAKE = (
@@ -121,7 +121,7 @@ def test_one_node_that_cannot_be_read_leaves_the_others(monkeypatch: pytest.Monk
             raise ValueError("no memory")
         return mebibytes(value)
 
-    monkeypatch.setattr("burstd.slurm.nodes.mebibytes", memory)
+    monkeypatch.setattr("burstd.slurm.commands.nodes.mebibytes", memory)
     slurm = Slurm("24.11", 3, {})
     slurm.texts["n01"] = slurm.texts["n01"].replace("RealMemory=1000", "RealMemory=1001")
     found = slurm.reader().all()

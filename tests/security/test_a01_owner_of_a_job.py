@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.core.staging import TransferLimits
-from burstd.daemon.stage.desk import StageDesk, StageRules
-from burstd.daemon.stage.job_folders import JobFolders
-from burstd.daemon.workers import Workers
-from burstd.model.errors import SchedulerUnavailable
-from burstd.model.snapshot import SlurmView
-from burstd.slurm import job_facts, jobs
-from burstd.slurm.commands import Commands
-from burstd.slurm.drawn import Drawn
-from burstd.slurm.job_facts import JobFacts
-from burstd.slurm.stage_server import StageCall, StageReply
+from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.snapshot import SlurmView
+from burstd.planner.staging.transfer_schedule import TransferLimits
+from burstd.runtime.workers import Workers
+from burstd.slurm.commands import job_facts, jobs
+from burstd.slurm.commands.delimiters import Drawn
+from burstd.slurm.commands.job_facts import JobFacts
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.hooks.stage_server import StageCall, StageReply
+from burstd.staging.controller.controller import StageDesk, StageRules
+from burstd.staging.movement.job_folders import JobFolders
 from tests.crash.stage_ground import FakeTransfers
 from tests.crash.stage_world import POOLS, StageWorld
 from tests.security.slurm_text import VERSIONS, hostile, real

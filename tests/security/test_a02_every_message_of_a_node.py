@@ -14,20 +14,20 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burstd.daemon.stage.homeward import FILE, MISSING
-from burstd.daemon.stage.node_word import answer, collected
-from burstd.daemon.stage.work import StageFailed
-from burstd.data.admission import admitted
-from burstd.data.frames import HEADER, MAGIC, Ask, Say
-from burstd.data.index import Identity, Index
-from burstd.data.manifest import ENTRIES, LARGEST, TREE_BYTES, Entry, ManifestDamaged, decode, encode
-from burstd.data.serve import serve
-from burstd.data.wire import WireClient
-from burstd.model.data import Piece, Tree
-from burstd.model.stager import OBJECT_BYTES, StagerError, StoreBusy
+from burstd.domain.plugins.stager import OBJECT_BYTES, StagerError, StoreBusy
+from burstd.domain.staging import Piece, Tree
 from burstd.node.agent import AgentError, _message
-from tests.data.memory import MemoryStager
+from burstd.staging.controller.tasks import StageFailed
+from burstd.staging.movement.agent_requests import answer, collected
+from burstd.staging.movement.output_delivery import FILE, MISSING
+from burstd.transfer.content_store.index import Identity, Index
+from burstd.transfer.content_store.manifest import ENTRIES, LARGEST, TREE_BYTES, Entry, ManifestDamaged, decode, encode
+from burstd.transfer.protocol.client import WireClient
+from burstd.transfer.protocol.frames import HEADER, MAGIC, Ask, Say
+from burstd.transfer.protocol.server import serve
+from burstd.transfer.trees.admission import admitted
 from tests.security.fuzz import fuzzed
+from tests.transfer.memory import MemoryStager
 
 KEY = "ab" * 32
 NUMBERS: st.SearchStrategy[Any] = st.sampled_from(

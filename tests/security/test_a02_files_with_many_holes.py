@@ -17,21 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.data import holes, manifest
-from burstd.data.gather import Gathering
-from burstd.data.manifest import Entry, ManifestDamaged, decode, encode
-from burstd.data.objects import Fetched
-from burstd.data.outgoing import Outgoing
-from burstd.data.reading import extents
-from burstd.data.userside import AgentFault, Line, Slots
-from burstd.model.data import Piece
-from burstd.model.stager import OBJECT_BYTES
+from burstd.domain.plugins.stager import OBJECT_BYTES
+from burstd.domain.staging import Piece
+from burstd.transfer.agent.packing import Gathering, Outgoing
+from burstd.transfer.agent.user_process import AgentFault, Line, Slots
+from burstd.transfer.content_store import manifest, sparse
+from burstd.transfer.content_store.manifest import Entry, ManifestDamaged, decode, encode
+from burstd.transfer.content_store.objects import Fetched
+from burstd.transfer.trees.untrusted_read import extents
 
 RUNS, BLOCK = 3000, 4096
 
 
 @pytest.fixture
-def sparse(tmp_path: Path) -> Path:
+def sparse_file(tmp_path: Path) -> Path:
     """A block of data, a hole of one block, and so on; every tenth hole has three, and the last lies far out."""
     path = tmp_path / "sparse"
     with path.open("wb") as file:
@@ -50,7 +49,7 @@ def sparse(tmp_path: Path) -> Path:
 def lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A border that has room for a thousand runs."""
     monkeypatch.setattr(manifest, "LINE_BYTES", 200_000)
-    monkeypatch.setattr(holes, "RUNS", 1000, raising=False)
+    monkeypatch.setattr(sparse, "RUNS", 1000, raising=False)
 
 
 def collected(path: Path) -> tuple[Entry, dict[str, bytes]]:
@@ -78,13 +77,13 @@ def collected(path: Path) -> tuple[Entry, dict[str, bytes]]:
     return entry, objects
 
 
-def test_what_is_collected_passes_the_border(sparse: Path, lowered: None) -> None:
-    entry, objects = collected(sparse)
+def test_what_is_collected_passes_the_border(sparse_file: Path, lowered: None) -> None:
+    entry, objects = collected(sparse_file)
     assert entry.size == 2 << 30
     kept = [piece for piece in entry.pieces if piece.key]
     assert len(kept) < 1000
     assert sum(piece.length for piece in kept) < 3 * RUNS * BLOCK, "the large holes stay holes"
-    with sparse.open("rb") as file:
+    with sparse_file.open("rb") as file:
         at = 0
         for piece in entry.pieces:
             if piece.key:
@@ -93,13 +92,13 @@ def test_what_is_collected_passes_the_border(sparse: Path, lowered: None) -> Non
             at += piece.length
 
 
-def test_few_holes_are_kept_as_they_are(sparse: Path) -> None:
-    entry, _ = collected(sparse)
+def test_few_holes_are_kept_as_they_are(sparse_file: Path) -> None:
+    entry, _ = collected(sparse_file)
     assert sum(bool(piece.key) for piece in entry.pieces) == RUNS + 1
 
 
 def test_an_input_has_as_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holes, "RUNS", 20, raising=False)
+    monkeypatch.setattr(sparse, "RUNS", 20, raising=False)
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         for n in range(100):
@@ -123,13 +122,13 @@ def test_no_data_is_left_out(steps: list[tuple[int, int]], gap: int, most: int) 
     for hole, length in steps:
         runs.append((at + hole, at + hole + length))
         at += hole + length
-    found = holes.joined(runs, gap, most)
+    found = sparse.joined(runs, gap, most)
     assert len(found) <= most
     assert all(before[1] + gap <= after[0] for before, after in pairwise(found))
     assert all(any(start <= run[0] and run[1] <= end for start, end in found) for run in runs)
     assert {start for start, _ in found} <= {start for start, _ in runs}
     assert {end for _, end in found} <= {end for _, end in runs}
-    if len(few := holes.joined(runs, gap, 1000)) <= most:
+    if len(few := sparse.joined(runs, gap, 1000)) <= most:
         assert found == few, "no more is joined than need be"
 
 
@@ -140,7 +139,7 @@ def test_the_longest_list_passes_the_border(monkeypatch: pytest.MonkeyPatch) -> 
     key = "0" * 64
     run = length(Piece("", 0, manifest.LARGEST), Piece(key, OBJECT_BYTES - 1, OBJECT_BYTES - 1))
     # A run's last piece may begin anywhere in an object; all others are whole objects.
-    most = holes.RUNS * run + (manifest.PIECES - 2 * holes.RUNS) * length(Piece(key, 0, OBJECT_BYTES))
+    most = sparse.RUNS * run + (manifest.PIECES - 2 * sparse.RUNS) * length(Piece(key, 0, OBJECT_BYTES))
     assert most + manifest.TEXT_BYTES < manifest.LINE_BYTES
     monkeypatch.setattr(manifest, "PIECES", 10)
     for count in (10, 11):
@@ -155,11 +154,11 @@ def test_the_longest_list_passes_the_border(monkeypatch: pytest.MonkeyPatch) -> 
 def test_more_data_than_a_manifest_lists_is_said_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holes, "PIECES", 3)
+    monkeypatch.setattr(sparse, "PIECES", 3)
     path = tmp_path / "data"
     path.write_bytes(b"x" * (4 << 20))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    monkeypatch.setattr(holes, "OBJECT_BYTES", 100_000)
+    monkeypatch.setattr(sparse, "OBJECT_BYTES", 100_000)
     with ours, theirs, path.open("rb") as file:
         with pytest.raises(OSError, match="split it") as caught:
             list(extents(file.fileno(), 4 << 20))

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data.by_ssh import SshTransport
-from burstd.data.manifest import object_key
-from burstd.data.wire import WireClient
-from burstd.model.stager import StagerError, StoreRefused, Unfinished
-from burstd.model.storage_node import NodePlace
-from burstd.node.keys import public_key
+from burstd.domain.plugins.stager import StagerError, StoreRefused, Unfinished
+from burstd.domain.storage_node import NodePlace
+from burstd.node.ssh.key_pair import public_key
 from burstd.testing.store_world import OURS
-from staging.ssh import SshSettings, SshStager
-from staging.ssh_node import LaunchedSshStager
+from burstd.transfer.content_store.manifest import object_key
+from burstd.transfer.protocol.client import WireClient
+from burstd.transfer.protocol.ssh_objects import SshTransport
+from staging.ssh.stager import SshSettings, SshStager
+from staging.ssh.storage_node import LaunchedSshStager
 from tests.contract.stores import SshWorld
 from tests.lab.ssh_store import DATA, SshStore
 

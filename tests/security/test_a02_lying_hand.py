@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from burstd.data import hand_answers, passing
-from burstd.data.hand import Server
-from burstd.data.hands import Hand, HandError, open_hand
-from tests.data.ground import USER, root_only
+from burstd.transfer.privsep import descriptor_channel, worker_answers
+from burstd.transfer.privsep.client import Hand, HandError, open_hand
+from burstd.transfer.privsep.worker import Server
+from tests.transfer.ground import USER, root_only
 
 HUGE = 10**30
 Act = Callable[[Hand], object]
@@ -78,14 +78,14 @@ class Liar:
 
     def _serve(self) -> None:
         # Until the head hangs up, in whatever way.
-        with suppress(passing.ConnectionEnded, OSError):
+        with suppress(descriptor_channel.ConnectionEnded, OSError):
             while True:
-                passing.receive(self._sock)
+                descriptor_channel.receive(self._sock)
                 for answer in self._answers:
                     if isinstance(answer, bytes):
                         self._sock.sendall(answer)
                     else:
-                        passing.send(self._sock, *answer)
+                        descriptor_channel.send(self._sock, *answer)
 
     def close(self) -> None:
         self.hand.close()
@@ -186,9 +186,9 @@ def test_a_file_system_that_counts_nothing_has_room(monkeypatch: pytest.MonkeyPa
     counted = [*os.statvfs("/")]
     counted[4], counted[5], counted[7] = 1 << 60, 1, (1 << 64) - 1
     monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(counted))
-    monkeypatch.setattr(passing, "send", lambda _sock, said: sent.append(said))
+    monkeypatch.setattr(descriptor_channel, "send", lambda _sock, said: sent.append(said))
     ours, others = socket.socketpair()
     with ours, others:
         Server(ours)._free({"path": "/"})
-    found = hand_answers.room(sent[0])
+    found = worker_answers.room(sent[0])
     assert (found.inodes, found.free) == (-1, (1 << 63) - 1)

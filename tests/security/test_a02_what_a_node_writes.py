@@ -13,26 +13,26 @@ from typing import Any
 
 import pytest
 
-from burstd.core.directives import parse
-from burstd.daemon.stage.homeward import Homeward
-from burstd.daemon.stage.job_folders import JobFolders
-from burstd.daemon.stage.progress import Meter
-from burstd.daemon.stage.transfers import HeadTransfers
-from burstd.daemon.stage.work import Collected, Ended, StageFailed, Task
-from burstd.data.hands import Account, account, hand_of
-from burstd.data.index import Index
-from burstd.data.limits import Limits
-from burstd.data.object_hands import object_hand
-from burstd.data.sender import Sender
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.data import StageState, Staging
-from burstd.model.offer import Offer
-from burstd.model.shape import Shape
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.staging import StageState, Staging
 from burstd.node.agent import NodeAgent
-from burstd.slurm.commands import Commands
-from tests.data.ground import below, ground, own, root_only
-from tests.data.memory import MemoryStager
+from burstd.slurm.commands.run import Commands
+from burstd.staging.controller.tasks import Collected, Ended, StageFailed, Task
+from burstd.staging.directives.parser import parse
+from burstd.staging.movement.job_folders import JobFolders
+from burstd.staging.movement.output_delivery import Homeward
+from burstd.staging.movement.progress import Meter
+from burstd.staging.movement.transfers import HeadTransfers
+from burstd.transfer.content_store.index import Index
+from burstd.transfer.privsep.client import Account, account, hand_of
+from burstd.transfer.privsep.object_workers import object_hand
+from burstd.transfer.trees.rate_limit import Limits
+from burstd.transfer.trees.upload import Sender
 from tests.doubles.hostile_agent import HARMLESS, REFUSED, Forger, HostileNode, Lie, link
+from tests.transfer.ground import below, ground, own, root_only
+from tests.transfer.memory import MemoryStager
 
 pytestmark = [pytest.mark.boxes, root_only]
 NAME = "nobody"

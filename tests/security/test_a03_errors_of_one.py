@@ -1,6 +1,6 @@
 """A3: an error about one job, or one node, in any step of the loop: it is left alone with an alarm; the rest goes on.
 
-The steps are found by running: every function of burstd.core and burstd.daemon that is called with the job, the node,
+The steps are found by running: every function of planner, reconciler and staging that is called with the job, the node,
 its claim or its machine. In each of them, one after the other, an error is raised.
 """
 
@@ -18,19 +18,19 @@ from typing import Any
 import pytest
 import structlog
 
-from burstd.model.claim import Claim
-from burstd.model.claim import ClaimState as S
-from burstd.model.instance import Instance
-from burstd.model.job import Job, JobState
-from burstd.model.node import Node
-from burstd.sim.job import JobSpec
+from burstd.domain.claim import Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.instance import Instance
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.node import Node
 from tests.crash.world import World, memory_folder
+from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 
-_ROOMS = ("/burstd/core/", "/burstd/daemon/")
+_ROOMS = ("/burstd/planner/", "/burstd/reconciler/", "/burstd/staging/", "/burstd/daemon/")
 # The mechanism itself, and what only compares, hashes or copies.
-_NOT_STEPS = ("/core/apart.py", "/daemon/holds.py", "/daemon/workers.py")
+_NOT_STEPS = ("/planner/isolation.py", "/reconciler/quarantine.py", "/runtime/workers.py")
 VICTIM_JOB, VICTIM_NODE = "1", "c1"
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.core.job_line import MOST_LETTERS, Lines
-from burstd.core.job_options import options
-from burstd.model.plan import Plan
-from burstd.model.policy import Remark
-from burstd.model.shape import Gres
-from burstd.model.snapshot import SlurmView
-from tests.core.worlds import job, world
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Remark
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.snapshot import SlurmView
+from burstd.planner.explain.job_comment import MOST_LETTERS, Lines
+from burstd.planner.explain.job_options import options
+from tests.planner.worlds import job, world
 from tests.security.fuzz import fuzzed
 
 _TEXT = st.text(max_size=60) | st.sampled_from(

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.core.staging import LONGEST_S, MOST_BYTES, Rates, ready_at, seen
-from burstd.daemon.stage.transfers import _bounded
-from burstd.daemon.stage.work import StageFailed
-from burstd.data.walk import Walk
+from burstd.planner.staging.transfer_schedule import LONGEST_S, MOST_BYTES, Rates, ready_at, seen
+from burstd.staging.controller.tasks import StageFailed
+from burstd.staging.movement.transfers import _bounded
+from burstd.transfer.trees.walk import Walk
 
 NOW = 1_800_000_000.0
 SIZES = st.integers(0, 2**80) | st.just(2**63)

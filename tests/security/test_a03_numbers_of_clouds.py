@@ -8,13 +8,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from burstd.core.notices import words
-from burstd.model.bounds import LAST_S, RETRY_AFTER_S
-from burstd.model.errors import RateLimited
-from burstd.model.instance import Instance, InstanceState
-from burstd.model.offer import Offer
-from burstd.model.provider import Notice, NoticeKind
-from burstd.model.shape import Gres, Shape
+from burstd.domain.cloud.bounds import LAST_S, RETRY_AFTER_S
+from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import RateLimited
+from burstd.domain.plugins.provider import Notice, NoticeKind
+from burstd.domain.slurm.shape import Gres, Shape
+from burstd.planner.lifecycle.spot_notices import words
 
 WILD = st.floats() | st.integers(-(2**80), 2**80) | st.sampled_from([2**80, 1.6e12, float("nan"), float("inf")])
 

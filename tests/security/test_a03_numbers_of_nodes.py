@@ -10,25 +10,25 @@ from typing import Any, Self, cast
 
 import pytest
 
-from burstd.daemon.stage.node_word import collected
-from burstd.daemon.stage.sweep import Sweep, SweepRules
-from burstd.daemon.stage.work import StageFailed
-from burstd.data.frames import PAGE, Say
-from burstd.data.index import Index
-from burstd.data.manifest import TREE_BYTES
-from burstd.data.wire import WireClient
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.errors import NodeRefused
-from burstd.model.offer import Pool
-from burstd.model.shape import Shape
-from burstd.model.shell import Result
-from burstd.model.stager import StoredObject, StoreRefused
-from burstd.model.storage_node import NodeWish
-from burstd.node.prover import NodeProver
-from burstd.node.storage import StorageProver
-from tests.data.memory import MemoryStager
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.errors import NodeRefused
+from burstd.domain.plugins.shell import Result
+from burstd.domain.plugins.stager import StoredObject, StoreRefused
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.storage_node import NodeWish
+from burstd.node.storage_node import StorageProver
+from burstd.node.validator import NodeProver
+from burstd.staging.controller.tasks import StageFailed
+from burstd.staging.movement.agent_requests import collected
+from burstd.staging.movement.garbage_collection import Sweep, SweepRules
+from burstd.transfer.content_store.index import Index
+from burstd.transfer.content_store.manifest import TREE_BYTES
+from burstd.transfer.protocol.client import WireClient
+from burstd.transfer.protocol.frames import PAGE, Say
 from tests.doubles.hostile_storage import HostileStorage
 from tests.security.test_a02_what_a_node_writes import OFFER
+from tests.transfer.memory import MemoryStager
 
 KEY = "in/ab/" + "ab" * 32
 DEEP = b"[" * 100_000

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-import burstd.daemon.stage as package
-from burstd.daemon.stage.chain import Chain
-from burstd.daemon.stage.desk import StageDesk
-from burstd.daemon.stage.moves import Moves
-from burstd.daemon.stage.runs import Run, Runs
-from burstd.model.data import StageState as S
-from burstd.store import Store
+import burstd.staging as package
+from burstd.db import Store
+from burstd.domain.staging import StageState as S
+from burstd.staging.controller.controller import StageDesk
+from burstd.staging.controller.job_runs import Run, Runs
+from burstd.staging.movement.moves import Moves
+from burstd.staging.submission.job_chains import Chain
 from tests.crash.stage_world import StageWorld
 
 pytestmark = pytest.mark.crash

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from burstd.core.decide import decide
-from burstd.core.tuning import Tuning
-from burstd.model.job import JobState
-from burstd.model.shape import Gres
-from burstd.model.snapshot import SlurmView, Snapshot
-from burstd.slurm.text import MOST
-from burstd.testing.strategies import snapshots
-from tests.core.test_properties import CHAIN
+from burstd.domain.slurm.job import JobState
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.decide import decide
+from burstd.planner.timeouts import Tuning
+from burstd.slurm.commands.parsing import MOST
+from burstd.testing.policy.strategies import snapshots
+from tests.planner.test_properties import CHAIN
 
 LATE = 7_258_118_400.0
 HOSTS = tuple(f"n{n}" for n in range(60_000))

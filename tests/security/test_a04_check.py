@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from burstd.core.staging import Use
-from burstd.daemon.stage import check as module
-from burstd.daemon.stage.check import AT_ONCE_S, RESTS, Check, CheckRules, Turns
-from burstd.data.hands import Account, Hand, HandLate, open_hand
-from burstd.slurm.stage_server import StageCall
-from tests.data.ground import USER, ground, own, root_only
+from burstd.planner.staging.transfer_schedule import Use
+from burstd.slurm.hooks.stage_server import StageCall
+from burstd.staging.submission import submit_check as module
+from burstd.staging.submission.submit_check import AT_ONCE_S, RESTS, Check, CheckRules, Turns
+from burstd.transfer.privsep.client import Account, Hand, HandLate, open_hand
+from tests.transfer.ground import USER, ground, own, root_only
 
 
 def test_one_look_at_a_time_and_a_tenth_of_the_time() -> None:

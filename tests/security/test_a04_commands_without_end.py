@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from burstd.daemon.office import DaemonOffice
-from burstd.model.command import Command, CommandResult, WhatIf
+from burstd.daemon.command_queue import DaemonOffice
+from burstd.domain.command import Command, CommandResult, WhatIf
 
 MOST = 100
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.core.directives import MOST_FAULTS, MOST_LETTERS, MOST_LINES, parse, unparse
-from burstd.core.words import Misquoted, fill, literal, resolve, split, wild, written
+from burstd.staging.directives.lexer import Misquoted, fill, literal, resolve, split, wild, written
+from burstd.staging.directives.parser import MOST_FAULTS, MOST_LETTERS, MOST_LINES, parse, unparse
 from tests.security.fuzz import fuzzed
 
 _CHARS = st.sampled_from("ab/*?[]!^-$%{}~'\"\\# \t\n=:@.,\x00\udcff")

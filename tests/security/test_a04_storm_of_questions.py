@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from burstd.daemon.loop import LEAST_S, Loop
-from burstd.daemon.wake import Wake
+from burstd.runtime.wake import Wake
 
 STEPS = 10
 

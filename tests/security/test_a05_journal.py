@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.daemon.stage import home_journal
-from burstd.daemon.stage.home_journal import read, write
+from burstd.staging.movement import output_journal
+from burstd.staging.movement.output_journal import read, write
 from tests.security.fuzz import fuzzed
 
 _NAMES = st.text(st.characters(codec="utf-8", categories=None, exclude_characters="\0"), min_size=1, max_size=50)
@@ -30,12 +30,12 @@ def test_a_hostile_journal_takes_no_memory(text: str) -> None:
 
 def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(home_journal, "MOST_NAMES", 10)
+    monkeypatch.setattr(output_journal, "MOST_NAMES", 10)
     write(out, {0: (False, (str(n) for n in itertools.count()))})
     assert out.getvalue().count("\n") == 10
     out.write(out.getvalue())
     assert len(read(io.StringIO(out.getvalue()))[0][1]) == 10
-    monkeypatch.setattr(home_journal, "MOST_BYTES", 50)
+    monkeypatch.setattr(output_journal, "MOST_BYTES", 50)
     assert len(read(io.StringIO(out.getvalue()))[0][1]) == 3
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data.hand import MEMORY_BYTES
-from burstd.data.hands import open_hand
-from tests.data.ground import USER, root_only
+from burstd.transfer.privsep.client import open_hand
+from burstd.transfer.privsep.worker import MEMORY_BYTES
+from tests.transfer.ground import USER, root_only
 
 pytestmark = [pytest.mark.boxes, root_only]
 

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from burstd.data.bringer import Bringer, Stopped, _inner_first
-from burstd.data.hands import Hand
-from burstd.data.manifest import ManifestDamaged, decode, object_key
-from burstd.model.data import Piece, Tree
-from tests.data.memory import MemoryStager
+from burstd.domain.staging import Piece, Tree
+from burstd.transfer.content_store.manifest import ManifestDamaged, decode, object_key
+from burstd.transfer.privsep.client import Hand
+from burstd.transfer.trees.restore import Bringer, Stopped, _inner_first
+from tests.transfer.memory import MemoryStager
 
 _MEASURED = """
 import resource, sys, time
-from burstd.data.manifest import ManifestDamaged, decode
+from burstd.transfer.content_store.manifest import ManifestDamaged, decode
 from tests.doubles.hostile_agent import endless
 body = endless(1 << 30)
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from burstd.api.server import ControlServer
 from burstd.cli.forward import _Door
 from burstd.cli.session import Session
-from burstd.daemon.control import ControlServer
-from burstd.daemon.sockets import Shares, listen, listen_for_admins
-from tests.control.client import Client
-from tests.control.office import FakeOffice, record_of_the_world
+from burstd.runtime.sockets import Shares, listen, listen_for_admins
+from tests.api.client import Client
+from tests.api.office import FakeOffice, record_of_the_world
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 

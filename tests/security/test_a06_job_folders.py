@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from burstd.core.directives import parse
-from burstd.daemon.stage.homeward import Homeward
-from burstd.daemon.stage.hooks import Hooks
-from burstd.daemon.stage.job_folders import FolderKeyUnusable, JobFolders, folder_key
-from burstd.daemon.stage.progress import Meter
-from burstd.daemon.stage.transfers import HeadTransfers
-from burstd.daemon.stage.work import Ended, Task
-from burstd.data.hands import Account, hand_of
-from burstd.data.index import Index
-from burstd.data.limits import Limits
-from burstd.data.object_hands import object_hand
-from burstd.data.place import JobFolder, folder_made
-from burstd.data.sender import Sender
-from burstd.model.data import StageState, Staging
-from burstd.slurm.commands import Commands
-from burstd.slurm.stage_server import StageCall
-from tests.daemon.test_stage_in_place import CLAIM
-from tests.data.ground import OTHER, USER, ground, own, root_only
-from tests.data.memory import MemoryStager
+from burstd.domain.staging import StageState, Staging
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.hooks.stage_server import StageCall
+from burstd.staging.controller.hook_queue import Hooks
+from burstd.staging.controller.tasks import Ended, Task
+from burstd.staging.directives.parser import parse
+from burstd.staging.movement.job_folders import FolderKeyUnusable, JobFolders, folder_key
+from burstd.staging.movement.output_delivery import Homeward
+from burstd.staging.movement.progress import Meter
+from burstd.staging.movement.transfers import HeadTransfers
+from burstd.transfer.agent.placement import JobFolder, folder_made
+from burstd.transfer.content_store.index import Index
+from burstd.transfer.privsep.client import Account, hand_of
+from burstd.transfer.privsep.object_workers import object_hand
+from burstd.transfer.trees.rate_limit import Limits
+from burstd.transfer.trees.upload import Sender
+from tests.reconciler.test_stage_in_place import CLAIM
+from tests.transfer.ground import OTHER, USER, ground, own, root_only
+from tests.transfer.memory import MemoryStager
 
 FOLDERS = JobFolders("/jobs", b"key")
 
@@ -55,7 +55,7 @@ def job(text: str) -> Staging:
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
-    monkeypatch.setattr("burstd.daemon.stage.transfers.account", lambda _: Account("ada", USER, USER, (USER,), "/"))
+    monkeypatch.setattr("burstd.staging.movement.transfers.account", lambda _: Account("ada", USER, USER, (USER,), "/"))
     return Agent()
 
 

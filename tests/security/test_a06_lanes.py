@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from burstd.daemon.workers import BEYOND, TURN_S, ThreadWorkers
+from burstd.runtime.workers import BEYOND, TURN_S, ThreadWorkers
 
 WAIT_S = 20.0
 

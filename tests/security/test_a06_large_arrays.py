@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.core import demand as demands
-from burstd.core.chain import make_target
-from burstd.core.gangs import place_gang
-from burstd.core.packer import Packer
-from burstd.core.view import look
-from burstd.model.claim import ClaimState
-from burstd.model.job import Job
-from burstd.model.policy import Target
-from burstd.model.snapshot import Progress, Snapshot
-from tests.core.worlds import NOW, claim, job, node, pool, world
+from burstd.domain.claim import ClaimState
+from burstd.domain.plugins.policy import Target
+from burstd.domain.slurm.job import Job
+from burstd.domain.snapshot import Progress, Snapshot
+from burstd.planner.demand import demand as demands
+from burstd.planner.placement.first_fit import Packer
+from burstd.planner.placement.gangs import place_gang
+from burstd.planner.policy_chain import make_target
+from burstd.planner.snapshot_view import look
+from tests.planner.worlds import NOW, claim, job, node, pool, world
 
 TASKS = 4_000_001
 _MOST = 100
@@ -50,8 +50,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return place_gang(*args)  # type: ignore[arg-type]
 
     for module in ("demand", "placement"):
-        monkeypatch.setattr(f"burstd.core.{module}.task_ids", task_ids, raising=False)
-    monkeypatch.setattr("burstd.core.placement.place_gang", place)
+        monkeypatch.setattr(f"burstd.planner.{module}.task_ids", task_ids, raising=False)
+    monkeypatch.setattr("burstd.planner.placement.placement.place_gang", place)
     return told
 
 

@@ -9,29 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from burstd.daemon.stage.adoption import Adoption
-from burstd.daemon.stage.node_word import repair
-from burstd.data.bringer import Bringer
-from burstd.data.fetch import verified
-from burstd.data.folder import ObjectFolder
-from burstd.data.hands import open_hand
-from burstd.data.index import Index
-from burstd.data.manifest import ManifestDamaged, object_key
-from burstd.data.sender import Owner, Sender
-from burstd.data.transports import FolderTransport
-from burstd.data.userside import AgentFault
-from burstd.model.data import Piece, Tree
-from burstd.model.stager import OBJECT_BYTES
-from tests.data.ground import USER, ground, own, root_only
-from tests.data.memory import MemoryStager
+from burstd.domain.plugins.stager import OBJECT_BYTES
+from burstd.domain.staging import Piece, Tree
+from burstd.staging.movement.agent_requests import repair
+from burstd.staging.movement.output_reuse import Adoption
+from burstd.transfer.agent.fetch import verified
+from burstd.transfer.agent.user_process import AgentFault
+from burstd.transfer.content_store.index import Index
+from burstd.transfer.content_store.manifest import ManifestDamaged, object_key
+from burstd.transfer.content_store.object_folder import ObjectFolder
+from burstd.transfer.privsep.client import open_hand
+from burstd.transfer.protocol.transports import FolderTransport
+from burstd.transfer.trees.restore import Bringer
+from burstd.transfer.trees.upload import Owner, Sender
 from tests.doubles.hostile_agent import Forger
+from tests.transfer.ground import USER, ground, own, root_only
+from tests.transfer.memory import MemoryStager
 
 pytestmark = [pytest.mark.boxes, root_only]
 
 
 @pytest.mark.parametrize("piece", [(0, 9), (1, 4), (4, 1), (-4, 4), (0, 1 << 40), (1 << 40, 4)])
 def test_a_piece_that_its_object_has_not_is_known_to_nobody(piece: tuple[int, int]) -> None:
-    from tests.daemon.test_homeward import user
+    from tests.reconciler.test_homeward import user
 
     store, index = MemoryStager(), Index(None)
     forger = Forger(store, {"prefix": "out/7/n1", "patterns": ["."], "files": []})

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from burstd.slurm.power_server import PowerServer
-from burstd.slurm.stage_server import StageReply, StageServer
-from tests.control.client import connect_as
+from burstd.slurm.hooks.power_server import PowerServer
+from burstd.slurm.hooks.stage_server import StageReply, StageServer
+from tests.api.client import connect_as
 
 SLURM, OTHER = 3064, 3065
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data import userside
-from burstd.data.bundle import agent_bundle
-from burstd.data.userside import AgentFault, Line, Message, Slots, UserSide, Work
-from tests.data.agent_rig import ADA, Answered, Rig, directory, small
+from burstd.transfer.agent import user_process
+from burstd.transfer.agent.user_process import AgentFault, Line, Message, Slots, UserSide, Work
+from burstd.transfer.protocol.bundle import agent_bundle
 from tests.reach import let_others_in
+from tests.transfer.agent_rig import ADA, Answered, Rig, directory, small
 
 QUIET_S = 0.5
 LOOK_S = 0.02
@@ -59,8 +59,8 @@ WORKS: dict[str, Work] = {"hangs": _hangs, "slow": _slow, "hashes": _hashes, "wa
 
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch) -> Iterator[UserSide]:
-    monkeypatch.setattr(userside, "QUIET_S", QUIET_S, raising=False)
-    monkeypatch.setattr(userside, "LOOK_S", LOOK_S, raising=False)
+    monkeypatch.setattr(user_process, "QUIET_S", QUIET_S, raising=False)
+    monkeypatch.setattr(user_process, "LOOK_S", LOOK_S, raising=False)
     made = UserSide(WORKS)
     watchdog = threading.Timer(_WATCHED_S, os.kill, (made._pid, signal.SIGKILL))
     watchdog.start()
@@ -113,9 +113,9 @@ def rig(tmp_path: Path) -> Rig:
     (bundle := tmp_path / "bundle.pyz").write_bytes(agent_bundle())
     made.program.write_text(
         f"import sys\nsys.path.insert(0, {str(bundle)!r})\n"
-        "from burstd.data import userside\n"
+        "from burstd.transfer import userside\n"
         f"userside.QUIET_S, userside.LOOK_S = {QUIET_S}, {LOOK_S}\n"
-        "from burstd.data.agent import main\nsys.exit(main())\n"
+        "from burstd.transfer.agent.main import main\nsys.exit(main())\n"
     )
     return made
 

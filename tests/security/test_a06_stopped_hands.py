@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data import hand as program
-from burstd.data import hands as module
-from burstd.data.hands import HandError, open_hand
-from tests.data.ground import OTHER, USER, root_only
+from burstd.transfer.privsep import client as module
+from burstd.transfer.privsep import worker as program
+from burstd.transfer.privsep.client import HandError, open_hand
+from tests.transfer.ground import OTHER, USER, root_only
 
 pytestmark = [pytest.mark.boxes, root_only]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from burstd.store import Store, backup
+from burstd.db import Store, backup
+from tests.db.samples import ManualClock, planned
 from tests.doubles.lone_daemon import LoneDaemon
-from tests.store.samples import ManualClock, planned
 
 
 @pytest.fixture

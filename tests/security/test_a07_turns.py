@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from burstd.daemon.control_app import AT_ONCE
-from tests.control.client import Client
-from tests.control.office import record_of_the_world, serving
+from burstd.api.app import AT_ONCE
+from tests.api.client import Client
+from tests.api.office import record_of_the_world, serving
 
 USER = "games"
 MANY = 8

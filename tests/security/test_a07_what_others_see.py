@@ -18,25 +18,25 @@ from pathlib import Path
 
 import pytest
 
-from burstd.core.decide import decide
-from burstd.core.tuning import Tuning
-from burstd.daemon.control_app import make_app
-from burstd.daemon.control_office import HeldRoute, KeptNode
-from burstd.daemon.control_rights import Rights
-from burstd.daemon.stage.progress import Reading
-from burstd.model.claim import ClaimState as S
-from burstd.model.data import Directives, StageIn, StageOut, Staging
-from burstd.model.data import StageState as T
-from burstd.model.job import JobState
-from burstd.model.money import BudgetLine
-from burstd.model.plan import Plan
-from burstd.model.policy import PolicyFailed, Remark
-from burstd.model.provider import Route
-from burstd.store import Reader, Store
-from tests.control.client import Client
-from tests.control.office import FakeOffice, serving
-from tests.control.stages import FakeStage
-from tests.control.world import MINE, NOW, OTHER, SLURM, SNAPSHOT, FixedClock, claim, job
+from burstd.api.app import make_app
+from burstd.api.auth import Rights
+from burstd.api.backend import HeldRoute, KeptNode
+from burstd.db import Reader, Store
+from burstd.domain.billing.costs import BudgetLine
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import PolicyFailed, Remark
+from burstd.domain.plugins.provider import Route
+from burstd.domain.slurm.job import JobState
+from burstd.domain.staging import Directives, StageIn, StageOut, Staging
+from burstd.domain.staging import StageState as T
+from burstd.planner.decide import decide
+from burstd.planner.timeouts import Tuning
+from burstd.staging.movement.progress import Reading
+from tests.api.client import Client
+from tests.api.office import FakeOffice, serving
+from tests.api.stages import FakeStage
+from tests.api.world import MINE, NOW, OTHER, SLURM, SNAPSHOT, FixedClock, claim, job
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from burstd.slurm import conf_check
-from burstd.slurm.commands import Commands
-from burstd.slurm.conf import Wishes
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.config import check
+from burstd.slurm.config.render import Wishes
 from tests.lab import slurm_files
 from tests.lab.cluster import Cluster
 from tests.slurm.rig import Rig, rig
@@ -48,8 +48,8 @@ def on_node(cluster: Cluster, command: str, user: str = "root") -> str:
 def advice(site: Rig) -> list[str]:
     version = slurm_files.VERSIONS[site.cluster.release]
     wishes = Wishes(version, keep_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
-    running = conf_check.ask(Commands(site.run))
-    return [f.found for f in conf_check.compare(site.cluster.pools, wishes, running) if f.subject == "AllocNodes"]
+    running = check.ask(Commands(site.run))
+    return [f.found for f in check.compare(site.cluster.pools, wishes, running) if f.subject == "AllocNodes"]
 
 
 def test_alloc_nodes_keeps_the_users_of_a_node_from_submitting_and_check_says_so(site: Rig) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from burstd.slurm import power_server, stage_server
-from burstd.slurm.power_client import TAKEN
+from burstd.slurm.hooks import power_server, stage_server
+from burstd.slurm.hooks.power_client import TAKEN
 
 SERVERS = """
 import os, resource, select, sys
 from pathlib import Path
-from burstd.slurm.power_server import PowerServer
-from burstd.slurm.stage_server import StageReply, StageServer
+from burstd.slurm.hooks.power_server import PowerServer
+from burstd.slurm.hooks.stage_server import StageReply, StageServer
 
 folder = Path(sys.argv[1])
 PowerServer(folder / "power", folder, lambda call: None).start()

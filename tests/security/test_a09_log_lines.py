@@ -6,8 +6,8 @@ import io
 
 import structlog
 
-from burstd.daemon import logs
-from burstd.daemon.logs import EVERY_S, MOST, Sparing, set_up
+from burstd.runtime import logs
+from burstd.runtime.logs import EVERY_S, MOST, Sparing, set_up
 
 
 def test_a_flood_of_one_user_is_a_few_lines() -> None:
@@ -15,7 +15,7 @@ def test_a_flood_of_one_user_is_a_few_lines() -> None:
     before = structlog.get_config()
     try:
         set_up(stream=out)
-        log = structlog.get_logger("burstd.slurm.stage_server")
+        log = structlog.get_logger("burstd.slurm.hooks.stage_server")
         for n in range(1200):
             log.warning("a hook was not heard", uid=1001, n=n)
             if n < 5:

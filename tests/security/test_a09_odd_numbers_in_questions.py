@@ -14,14 +14,14 @@ import pytest
 import structlog
 from fastapi import FastAPI
 
-from burstd.daemon.control_app import make_app
-from burstd.daemon.control_desk import Denied
-from burstd.daemon.control_rights import Rights
-from burstd.daemon.forward import _read
-from burstd.daemon.logs import EVERY_S, MOST, Tracebacks, set_up
-from tests.control.client import Client
-from tests.control.office import FakeOffice, record_of_the_world, serving
-from tests.control.world import JOBS
+from burstd.api.app import make_app
+from burstd.api.auth import Rights
+from burstd.api.dependencies import Denied
+from burstd.api.port_forward import _read
+from burstd.runtime.logs import EVERY_S, MOST, Tracebacks, set_up
+from tests.api.client import Client
+from tests.api.office import FakeOffice, record_of_the_world, serving
+from tests.api.world import JOBS
 
 ODD = ("nan", "inf", "-inf", "1e300", str(10**20), "-1", "1" * 5000)
 ODD_JSON = ("NaN", "Infinity", "-Infinity", "1e300", str(10**20), "-1", "1" * 5000)

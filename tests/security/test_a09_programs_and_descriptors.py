@@ -10,14 +10,14 @@ from typing import cast
 
 import pytest
 
-from burstd.data.bundle import agent_bundle
-from burstd.data.manifest import Entry
-from burstd.model.shell import Result, Shell
+from burstd.domain.plugins.shell import Result, Shell
 from burstd.node.agent import NodeAgent
-from staging.ssh import SshSettings, SshStager
-from tests.data.agent_rig import Rig, directory
-from tests.data.ground import root_only
+from burstd.transfer.content_store.manifest import Entry
+from burstd.transfer.protocol.bundle import agent_bundle
+from staging.ssh.stager import SshSettings, SshStager
 from tests.reach import let_others_in
+from tests.transfer.agent_rig import Rig, directory
+from tests.transfer.ground import root_only
 
 _OTHERS = (b"", b"evil", b"#" * len(agent_bundle()))
 

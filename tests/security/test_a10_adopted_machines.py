@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from burstd.core.adopt import BILLED_S, adopt, adoptable, unlisted
-from burstd.core.view import View
-from burstd.model.claim import ClaimState as S
-from burstd.model.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
-from burstd.model.plan import Adopt
-from burstd.model.snapshot import CloudView, SlurmView, Snapshot
-from tests.core.worlds import NOW, claim, offer, pool, slot_node, world
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
+from burstd.domain.plan import Adopt
+from burstd.domain.snapshot import CloudView, SlurmView, Snapshot
+from burstd.planner.lifecycle.adoption import BILLED_S, adopt, adoptable, unlisted
+from burstd.planner.snapshot_view import View
+from tests.planner.worlds import NOW, claim, offer, pool, slot_node, world
 
 MACHINE = Instance(
     "i-1", "sky", InstanceState.RUNNING, "abc-1", {TAG_SLOT: "cpu1", TAG_POOL: "cpu"}, address="10.0.0.7",

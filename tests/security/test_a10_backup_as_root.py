@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.store import Store, StoreError, backup, restore
-from tests.store.samples import ManualClock, planned
+from burstd.db import Store, StoreError, backup, restore
+from tests.db.samples import ManualClock, planned
 
 pytestmark = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 USER = 3009

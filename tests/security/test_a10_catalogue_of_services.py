@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 from keystoneauth1.token_endpoint import Token
 
-from burstd.model.errors import CloudUnavailable, ProviderError
+from burstd.domain.errors import CloudUnavailable, ProviderError
 from providers.openstack.access import Chosen, _Session
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
-from staging.swift import plugin as swift
+from staging.objects.swift import plugin as swift
 from tests.doubles.lying_http import Lie, LyingServer, lying
 from tests.providers.openstack.stub import Said, Stub, serving
 

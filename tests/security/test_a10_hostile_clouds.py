@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from burstd.model.bounded import ANSWER_BYTES, TooMuch, whole
-from burstd.model.errors import CloudUnavailable, OutcomeUnknown, ProviderError
+from burstd.domain.cloud.read_limits import ANSWER_BYTES, TooMuch, whole
+from burstd.domain.errors import CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.aws.calls import Calls as AwsCalls
 from providers.aws.provider import AwsProvider
-from providers.openshift.calls import Calls as OpenShiftCalls
+from providers.openshift.client.calls import Calls as OpenShiftCalls
+from providers.openshift.client.quantities import quantity
 from providers.openshift.provider import OpenShiftProvider
-from providers.openshift.quantities import quantity
 from providers.openstack.calls import Calls as OpenStackCalls
 from providers.openstack.provider import OpenStackProvider
 from providers.openstack.settings import OpenStackSettings
@@ -181,7 +181,7 @@ _SLOW_S = 0.5
 def test_a_list_whose_pages_are_always_new(
     name: str, bound: str, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"burstd.model.bounded.{bound}", most, raising=False)
+    monkeypatch.setattr(f"burstd.domain.cloud.read_limits.{bound}", most, raising=False)
     turn = itertools.count()
     last = 500
 
@@ -206,7 +206,7 @@ def _many(name: str, count: int) -> bytes:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_list_of_too_many_things(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("burstd.model.bounded.LIST_THINGS", 10, raising=False)
+    monkeypatch.setattr("burstd.domain.cloud.read_limits.LIST_THINGS", 10, raising=False)
     sizes = iter([10, 11])
     with (
         _lying(lambda: Lie(headers=_JSON, body=[_many(name, next(sizes))])) as server,

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from burstd.model.shell import CommandTimedOut, ConnectionLost, NotListening
-from providers.openshift import shell as pod_shell
-from providers.openshift.calls import Calls
-from providers.openshift.shell import PodShell
-from providers.openshift.sockets import STATUS, STDERR, STDOUT
+from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, NotListening
+from providers.openshift.client import shell as pod_shell
+from providers.openshift.client.calls import Calls
+from providers.openshift.client.shell import PodShell
+from providers.openshift.client.websocket import STATUS, STDERR, STDOUT
 from tests.providers.openshift.peer import frame
 from tests.providers.openshift.test_sockets import Rig
 from tests.providers.openshift.things import settings

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.claim import Cause, Claim, ClaimState
-from burstd.model.errors import NodeRefused
-from burstd.model.offer import Offer
-from burstd.model.shape import Shape
-from burstd.model.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import NodeRefused
+from burstd.domain.plugins.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost
+from burstd.domain.slurm.shape import Shape
 from burstd.node.errors import HostKeyMismatch, NotReachable
-from burstd.node.hostkeys import HostKeys, Trust
-from burstd.node.keys import ensure_ssh_key
-from burstd.node.prover import NodeProver, Site
-from burstd.node.session import Session, Target, connect
+from burstd.node.ssh.host_keys import HostKeys, Trust
+from burstd.node.ssh.key_pair import ensure_ssh_key
+from burstd.node.ssh.session import Session, Target, connect
+from burstd.node.validator import NodeProver, Site
 from tests.doubles.sshd import ADDRESS, Served, Sshd, sshd
 
 _TIME_S = 1.0

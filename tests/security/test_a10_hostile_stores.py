@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.stager import OBJECT_BYTES, StagerError
-from staging.s3 import S3Settings, S3Stager
+from burstd.domain.plugins.stager import OBJECT_BYTES, StagerError
+from staging.objects.s3 import S3Settings, S3Stager
 from tests.doubles.lying_http import Lie, LyingServer, lying
 
 _BEFORE = "burstd/here/"

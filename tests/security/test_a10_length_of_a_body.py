@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data.by_http import HttpTransport
-from burstd.data.folder import ObjectFolder
-from burstd.data.frames import HEADER, MAGIC, Say
-from burstd.data.transports import FolderTransport
-from burstd.data.wire import WireClient
-from burstd.model.stager import StoreBusy
-from staging import user_s3, user_swift
-from staging.object_hand import _download
-from staging.object_place import Found, Place, Tally
-from staging.s3 import S3Settings, S3Stager
-from staging.swift import SwiftSettings, SwiftStager
+from burstd.domain.plugins.stager import StoreBusy
+from burstd.transfer.content_store.object_folder import ObjectFolder
+from burstd.transfer.protocol.client import WireClient
+from burstd.transfer.protocol.frames import HEADER, MAGIC, Say
+from burstd.transfer.protocol.transports import FolderTransport, HttpTransport
+from staging.objects import user_s3, user_swift
+from staging.objects.s3 import S3Settings, S3Stager
+from staging.objects.swift import SwiftSettings, SwiftStager
+from staging.objects.user_store import Found, Place, Tally
+from staging.objects.user_worker import _download
 from tests.doubles.lying_http import Lie, LyingServer, lying
 
 DUE, TAG = 100_000, "0" * 32

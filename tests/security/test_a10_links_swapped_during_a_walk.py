@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data.hands import HandError, open_hand
-from tests.data.ground import OTHER, USER, ground, own, root_only
+from burstd.transfer.privsep.client import HandError, open_hand
+from tests.transfer.ground import OTHER, USER, ground, own, root_only
 
 pytestmark = [pytest.mark.boxes, root_only]
 TURNS, REFUSED = 100, 5

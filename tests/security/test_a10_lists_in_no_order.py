@@ -14,12 +14,12 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
-from burstd.data import passing
-from burstd.model.stager import StoreBusy
-from staging import object_hand, object_place, user_s3
-from staging.object_hand import Server
-from staging.object_rows import rows
-from staging.s3 import S3Settings, S3Stager
+from burstd.domain.plugins.stager import StoreBusy
+from burstd.transfer.privsep import descriptor_channel
+from staging.objects import user_s3, user_store, user_worker
+from staging.objects.listing import rows
+from staging.objects.s3 import S3Settings, S3Stager
+from staging.objects.user_worker import Server
 from tests.doubles.lying_http import Lie, LyingServer, lying
 
 _WHEN = "2020-01-01T00:00:00Z"
@@ -139,8 +139,8 @@ def test_a_users_bucket(home: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [20, 5000], ids=["later", "at once"])
 def test_too_many_to_be_sorted(home: Path, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
-    monkeypatch.setattr(object_place, "SORTED", 50, raising=False)
-    monkeypatch.setattr(object_place, "_AHEAD", ahead, raising=False)
+    monkeypatch.setattr(user_store, "SORTED", 50, raising=False)
+    monkeypatch.setattr(user_store, "_AHEAD", ahead, raising=False)
     keys = [*KEYS[:20], *mixed(KEYS[20:])] if ahead == 20 else mixed(KEYS)
     with bucket(keys, home) as place, pytest.raises(OSError, match="name a folder of at most 50 objects"):
         list(place.listed("data/"))
@@ -152,7 +152,7 @@ def looked_at(place: user_s3.S3Bucket) -> dict[str, Any]:
     with ours, theirs, ThreadPoolExecutor(1) as pool:
         request = {"do": "look", "source": "s3://mine/data/", "seconds": 20, "entries": 1000}
         Server(ours, "s3", lambda _: place, pool)._act(request)
-        told: dict[str, Any] = passing.receive(theirs)[0]
+        told: dict[str, Any] = descriptor_channel.receive(theirs)[0]
         return told
 
 
@@ -160,7 +160,7 @@ def test_the_look_at_sbatch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with bucket(mixed(KEYS), home) as place:
         about = looked_at(place)
         assert (about["size"], about["entries"], about["whole"]) == (100, 100, True)
-        monkeypatch.setattr(object_hand, "SORTED", 50, raising=False)
+        monkeypatch.setattr(user_worker, "SORTED", 50, raising=False)
         assert "name a folder of at most" in looked_at(place)["error"]
     with bucket(KEYS, home) as place:
         assert looked_at(place)["whole"] is False
@@ -175,12 +175,12 @@ def test_what_is_in_order_is_not_held(home: Path) -> None:
     many = [f"{n:07}" for n in range(20_000)]
     drawn = 0
 
-    def listed() -> Iterator[object_place.Found]:
+    def listed() -> Iterator[user_store.Found]:
         nonlocal drawn
         for drawn, key in enumerate(many, 1):  # noqa: B007 - it is looked at below
-            yield object_place.Found(key, 1, 0, "t")
+            yield user_store.Found(key, 1, 0, "t")
 
-    found = object_place.in_order(listed())
+    found = user_store.in_order(listed())
     assert next(found).key == many[0]
     assert drawn < len(many) // 2
     assert all(before.key < after.key for before, after in pairwise(found))

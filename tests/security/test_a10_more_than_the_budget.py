@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from burstd.core.chain import make_target
-from burstd.model.job import JobState
-from burstd.model.policy import Policy
-from burstd.sim.job import JobSpec
+from burstd.domain.plugins.policy import Policy
+from burstd.domain.slurm.job import JobState
+from burstd.planner.policy_chain import make_target
 from policies import broker, budget, idle, limits
-from policies.purse import Limit
-from tests.core.worlds import job as row
-from tests.core.worlds import offer, wants
-from tests.core.worlds import world as seen
+from policies.budget_balance import Limit
 from tests.crash.world import World, memory_folder
+from tests.planner.worlds import job as row
+from tests.planner.worlds import offer, wants
+from tests.planner.worlds import world as seen
+from tests.virtual.job import JobSpec
 
 _DAY_S = 86_400.0
 _LIMIT = Decimal("0.32")

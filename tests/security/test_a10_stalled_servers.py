@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data.hands import Hand, HandError
+from burstd.transfer.privsep.client import Hand, HandError
 
 SIZE = 100_000
 # A hand whose patience is short; the user's configuration is in HOME.

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from burstd.daemon.claim_ids import ClaimIds
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT
-from burstd.model.provider import LaunchRequest
-from burstd.sim.job import JobSpec
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.reconciler.machines.claim_ids import ClaimIds
 from tests.crash.world import World
 from tests.faults.test_b12_clouds import sim
+from tests.virtual.job import JobSpec
 
 pytestmark = pytest.mark.crash
 

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.testing.cloud_world import launch
 from providers.aws import tags as aws_tags
 from providers.aws.listing import Listing as AwsListing
-from providers.openshift import marks as openshift_marks
-from providers.openstack import marks as openstack_marks
-from providers.sandbox import wire
+from providers.openshift import labels as openshift_marks
+from providers.openstack import metadata as openstack_marks
 from providers.sandbox.client import CloudApi, DirectApi
+from providers.sandbox.cloud import wire
 from providers.sandbox.provider import SandboxProvider
 from tests.contract.test_sandbox_provider import VirtualWorld
 from tests.providers.aws.ec2 import Ec2

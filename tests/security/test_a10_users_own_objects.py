@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from burstd.data.hands import HandError
-from burstd.data.object_hands import ObjectHand, object_hand
-from staging.object_hand import _METADATA, outside_only
-from tests.data.object_worlds import World
+from burstd.transfer.privsep.client import HandError
+from burstd.transfer.privsep.object_workers import ObjectHand, object_hand
+from staging.objects.user_worker import _METADATA, outside_only
+from tests.transfer.object_worlds import World
 
 _KEYS = "[burst]\naws_access_key_id = A\naws_secret_access_key = B\n"
 _root_only = [pytest.mark.boxes, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
@@ -43,7 +43,7 @@ def test_where_it_may_be(address: Any) -> None:
 
 _OWN = """
 import socket, sys
-from staging.object_hand import outside_only
+from staging.objects.user_worker import outside_only
 for address in (("198.51.100.7", 80), ("::ffff:198.51.100.7", 80, 0, 0), ("2001:db8::7", 80, 0, 0)):
     try:
         outside_only("socket.connect", (None, address))
@@ -76,7 +76,7 @@ def test_programs_that_a_user_names_do_not_reach_metadata_either() -> None:
 
 _RUNS = (
     "import sys, os, subprocess\n"
-    "from staging.object_hand import no_programs\n"
+    "from staging.objects.user_worker import no_programs\n"
     "sys.addaudithook(no_programs)\n"
     "try:\n"
     "    {}\n"

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 
 from burstd.cli.output import print_json, print_json_line
-from burstd.core.lifecycle import advance
-from burstd.core.tuning import Tuning
-from burstd.core.view import look
-from burstd.model.claim import Cause, Claim
-from burstd.model.claim import ClaimState as S
-from burstd.model.instance import Instance, InstanceState, Leftover
-from burstd.model.node import Node
-from burstd.model.offer import Offer, Pool
-from burstd.model.plan import Action, Learn, Move, Prove, Register, Start
-from burstd.model.provider import Idempotency
-from burstd.model.shape import Shape
-from burstd.model.snapshot import CloudView, Progress, SlurmView, Snapshot
+from burstd.domain.claim import Cause, Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
+from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.plan import Action, Learn, Move, Prove, Register, Start
+from burstd.domain.plugins.provider import Idempotency
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Shape
+from burstd.domain.snapshot import CloudView, Progress, SlurmView, Snapshot
+from burstd.planner.lifecycle.lifecycle import advance
+from burstd.planner.snapshot_view import look
+from burstd.planner.timeouts import Tuning
 
 WILD = ["a\x1b]0;mine\x07", "i-1\ni-2", "\x9b2J", "-rf", "--all", "x" * 65536, "\u202egnp", " i-1", "a\0", "\ud800"]
 SHAPE = Shape(4, 8000)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.model.errors import NodeNotReady, NodeRefused, ProviderError
-from burstd.model.shape import Shape
-from burstd.model.text import MOST, one_line
+from burstd.domain.cloud.quoting import MOST, one_line
+from burstd.domain.errors import NodeNotReady, NodeRefused, ProviderError
+from burstd.domain.slurm.shape import Shape
 from burstd.node.checks import Expected, judge
 from burstd.node.errors import CommandFailed
 from burstd.node.facts import parse
-from burstd.node.hostkeys import keys_of_console
+from burstd.node.ssh.host_keys import keys_of_console
 
 _BEGIN, _END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 _HONEST = (

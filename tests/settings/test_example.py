@@ -11,9 +11,9 @@ from typing import get_args
 import pytest
 
 import policies
-from burstd.core.tuning import Tuning
 from burstd.node.checks import NAMES
-from burstd.node.hostkeys import Trust
+from burstd.node.ssh.host_keys import Trust
+from burstd.planner.timeouts import Tuning
 from burstd.settings import Daemon, NodeSettings, Quota, Settings, Slurm, Staging, load, loads, pools
 from burstd.settings.fields import Section
 from burstd.settings.sections import HostKeyTrust, NodeCheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.model.storage_node import OnNode
+from burstd.domain.storage_node import OnNode
 from burstd.settings import Plugins, SettingsError, loads, resolve
 
 HEAD = 'cluster = "x"\n[providers.sky]\nkind = "sandbox"\nurl = "http://10.0.0.1:1"\ntoken_file = "/t"\n'

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.model.shape import Gres
+from burstd.domain.slurm.shape import Gres
 from burstd.settings import SettingsError, load, loads, pools
 from burstd.settings.load import secret_faults
-from burstd.settings.source import KeyPath, find_lines
+from burstd.settings.toml_source import KeyPath, find_lines
 from burstd.slurm.hostlist import expand
 
 HEAD = 'cluster = "site"\n'

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from burstd.settings import Plugins, Settings, SettingsError, loads, make_policies, resolve
-from burstd.settings.plugins import Group, _loader
+from burstd.settings.plugins.registry import Group, _loader
 from policies import budget
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.policy import Policy, Target
+from burstd.domain.plugins.policy import Policy, Target
 from burstd.settings import Plugins, SettingsError, loads, make_policies, resolve
-from burstd.testing.policy_samples import samples
+from burstd.testing.policy.policy_samples import samples
 
 GOOD = """\
 from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
-from burstd.model.policy import PolicyPlugin
+from burstd.domain.plugins.policy import PolicyPlugin
 
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid")

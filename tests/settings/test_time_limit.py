@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from burstd.settings.time_limit import Overrun, within
+from burstd.settings.plugins.time_limit import Overrun, within
 
 LIMIT_S = 0.05
 

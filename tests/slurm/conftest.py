@@ -3,8 +3,8 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    "burstd.testing.jobs_contract",
-    "burstd.testing.scheduler_contract",
-    "burstd.testing.slurm_cluster",
-    "burstd.testing.slurm_tests",
+    "burstd.testing.slurm.jobs_contract",
+    "burstd.testing.slurm.scheduler_contract",
+    "burstd.testing.slurm.cluster",
+    "burstd.testing.slurm.slurm_tests",
 )

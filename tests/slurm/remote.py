@@ -10,8 +10,8 @@ import subprocess
 import sys
 from typing import BinaryIO, cast
 
-from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.model.scheduler import Scheduler
+from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.plugins.scheduler import Scheduler
 
 _ERRORS = {error.__name__: error for error in (SchedulerRefused, SchedulerUnavailable)}
 

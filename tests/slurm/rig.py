@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.scheduler import Scheduler
-from burstd.slurm.commands import Commands
+from burstd.domain.plugins.scheduler import Scheduler
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.hooks.power_server import PowerCall, PowerServer
 from burstd.slurm.hostlist import expand
-from burstd.slurm.power_server import PowerCall, PowerServer
 from burstd.slurm.scheduler import CommandScheduler
-from burstd.testing.slurm_cluster import ClusterUnderTest
-from providers.sandbox.description import Bind
-from providers.sandbox.errors import SandboxError
-from providers.sandbox.rootfs import ensure
+from burstd.testing.slurm.cluster import ClusterUnderTest
+from providers.sandbox.boxes.description import Bind
+from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.rootfs import ensure
 from tests.lab import pyslurm_wheel, slurm_files
 from tests.lab.cluster import Cluster
 from tests.slurm.remote import Remote

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.job import Job
-from burstd.slurm import jobs
-from burstd.slurm.commands import Commands
-from burstd.slurm.stage_server import StageCall, StageReply, StageServer
-from providers.sandbox.description import Bind, File
-from providers.sandbox.errors import SandboxError
-from providers.sandbox.rootfs import ensure
+from burstd.domain.slurm.job import Job
+from burstd.slurm.commands import jobs
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.hooks.stage_server import StageCall, StageReply, StageServer
+from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.rootfs import ensure
 from tests.lab.cluster import Cluster
 
 PROJECT = Path(__file__).parents[2]
@@ -170,7 +170,7 @@ def stage_rig(release: str, state: Path) -> Iterator[StageRig]:
         release,
         state=state,
         head_files=head_files,
-        head_binds=[Bind(PROJECT / "burstd/slurm/stage_client.py", _CLIENT)],
+        head_binds=[Bind(PROJECT / "burstd/slurm/hooks/stage_client.py", _CLIENT)],
         extra_conf=_EXTRA + ("JobSubmitPlugins=lua\n" if release == "bookworm" else ""),
     ) as cluster:
         rig = StageRig(cluster)

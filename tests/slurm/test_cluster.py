@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from providers.sandbox.lab import Lab
+from providers.sandbox.boxes.lab import Lab
 from tests.slurm.rig import PROJECT
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.node import Node
-from burstd.model.offer import Pool
-from burstd.model.shape import Gres, Shape
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres, Shape
 from burstd.settings import load, pools
-from burstd.slurm.conf import Wishes, fragment, gres_conf
-from burstd.slurm.conf_check import Running, compare
-from burstd.slurm.controller import config_of
+from burstd.slurm.commands.controller import config_of
+from burstd.slurm.config.check import Running, compare
+from burstd.slurm.config.render import Wishes, fragment, gres_conf
 from burstd.slurm.hostlist import expand
 
 GPU = Pool(

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.model.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.model.job import Job, JobState
-from burstd.model.node import Node
-from burstd.model.shape import Gres
-from burstd.slurm import jobs, text
-from burstd.slurm.commands import Commands
-from burstd.slurm.drawn import Drawn
-from burstd.slurm.nodes import parse_nodes, parse_state
-from burstd.slurm.reasons import short_reason
+from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres
+from burstd.slurm.commands import jobs, parsing
+from burstd.slurm.commands.delimiters import Drawn
+from burstd.slurm.commands.nodes import parse_nodes, parse_state
+from burstd.slurm.commands.reasons import short_reason
+from burstd.slurm.commands.run import Commands
 from burstd.slurm.reservations import parse_reservations
 
 WORD = Drawn()
@@ -108,7 +108,9 @@ def test_a_row_of_the_queue(fields: dict[str, str], expected: dict[str, object])
 def test_nothing_that_a_user_writes_breaks_the_queue(written: list[tuple[str, str]]) -> None:
     rows = "".join(row(JobArrayID=str(i), Name=n, Comment=c) for i, (n, c) in enumerate(written))
     found = jobs.parse_jobs(rows, WORD, later)
-    assert [(j.id, j.name, j.comment) for j in found] == [(str(i), n, text.word(c)) for i, (n, c) in enumerate(written)]
+    assert [(j.id, j.name, j.comment) for j in found] == [
+        (str(i), n, parsing.word(c)) for i, (n, c) in enumerate(written)
+    ]
 
 
 def test_a_name_that_imitates_the_output_stays_a_name() -> None:

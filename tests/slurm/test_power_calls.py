@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.slurm import power_client
-from burstd.slurm.power_server import PowerCall, PowerServer, PowerSocketFailed
+from burstd.slurm.hooks import power_client
+from burstd.slurm.hooks.power_server import PowerCall, PowerServer, PowerSocketFailed
 
 CLIENT = Path(power_client.__file__)
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from burstd.slurm import conf_check
-from burstd.slurm.commands import Commands
-from burstd.slurm.conf import Wishes
-from burstd.slurm.controller import ask
-from burstd.slurm.events import StateWatch
-from burstd.slurm.nodes import NodeReader
-from burstd.testing.scheduler_contract import SchedulerContract
-from burstd.testing.slurm_cluster import submit
+from burstd.slurm.commands.controller import ask
+from burstd.slurm.commands.nodes import NodeReader
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.config import check
+from burstd.slurm.config.render import Wishes
+from burstd.slurm.state_watch import StateWatch
+from burstd.testing.slurm.cluster import submit
+from burstd.testing.slurm.scheduler_contract import SchedulerContract
 from tests.lab import slurm_files
 from tests.slurm.rig import Rig, rig
 
@@ -41,8 +41,8 @@ class TestRealSlurm(SchedulerContract):
         assert controller.slurm_uid == int(cluster.shell("id -u slurm"))
         version = slurm_files.VERSIONS[cluster.cluster.release]
         wishes = Wishes(version, keep_partitions=("onprem",), resume_timeout_s=7, suspend_timeout_s=2)
-        running = conf_check.ask(commands)
-        found = conf_check.compare(cluster.cluster.pools, wishes, running)
+        running = check.ask(commands)
+        found = check.compare(cluster.cluster.pools, wishes, running)
         assert [(f.subject, f.advice) for f in found] == [("SchedulerParameters", True), ("AllocNodes", True)]
 
     def test_nodes_are_read_with_one_command_once_sinfo_has_told_their_names(self, cluster: Rig) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from burstd.slurm import stage_client
-from burstd.slurm.stage_server import StageCall, StageReply, StageServer, StageSocketFailed
+from burstd.slurm.hooks import stage_client
+from burstd.slurm.hooks.stage_server import StageCall, StageReply, StageServer, StageSocketFailed
 
 CLIENT = Path(stage_client.__file__)
 Handle = Callable[[StageCall], StageReply]

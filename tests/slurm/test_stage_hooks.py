@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from burstd.daemon.stage.fate import DEALLOCATED, ended_as
-from burstd.model.job import JobState
-from burstd.slurm import job_facts
-from burstd.slurm.stage_server import StageCall, StageReply
+from burstd.domain.slurm.job import JobState
+from burstd.slurm.commands import job_facts
+from burstd.slurm.hooks.stage_server import StageCall, StageReply
+from burstd.staging.controller.decision import DEALLOCATED, ended_as
 from tests.slurm.stage_rig import StageRig, stage_rig, variables
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -195,7 +195,7 @@ def test_a_job_cancelled_in_stage_in_is_cleared_at_once(rig: StageRig) -> None:
         assert rig.answers.wait("teardown", number).hurry
     except AssertionError:
         assert "BurstBufferState=teardown" in rig.cluster.sh(f"scontrol show job {number}")
-        # As burstd.daemon.stage.fate.lost_teardown says.
+        # As burstd.staging.controller.decision.lost_teardown says.
         rig.cluster.sh(f"scontrol requeuehold {number}; scancel {number}")
         rig.answers.wait("teardown", number)
     rig.wait_job(number, lambda j: j is None)

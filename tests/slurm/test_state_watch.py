@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.slurm.events import StateWatch
+from burstd.slurm.state_watch import StateWatch
 
 
 class Ear:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.lab import Lab
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.lab import Lab
 
 _SYSTEMD = "/lib/systemd/systemd"
 _BOOT = f"""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.daemon.sockets import AlreadyRunning, Peer, SocketFailed, listen, peer, single_instance
+from burstd.runtime.sockets import AlreadyRunning, Peer, SocketFailed, listen, peer, single_instance
 
 
 def connect(path: Path) -> socket.socket:
@@ -86,7 +86,7 @@ def test_descriptors_for_another_process_are_not_ours(tmp_path: Path) -> None:
 ACTIVATED = """
 import os
 from pathlib import Path
-from burstd.daemon.sockets import listen, peer
+from burstd.runtime.sockets import listen, peer
 listener = listen(Path("/nonexistent/control.sock"))
 assert not any(name.startswith("LISTEN_") for name in os.environ)
 assert not listener.get_inheritable()
@@ -124,7 +124,7 @@ def test_the_socket_of_systemd_is_taken(tmp_path: Path, name: str | None) -> Non
 
 
 def test_a_second_burstd_is_told_who_is_there_and_starts_once_the_first_is_gone(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from burstd.daemon.sockets import single_instance\n"
+    script = "import sys; from pathlib import Path; from burstd.runtime.sockets import single_instance\n"
     script += "lock = single_instance(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     first = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],

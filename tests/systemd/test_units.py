@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from burstd.data.hand import MEMORY_BYTES
 from burstd.share import share_path
-from providers.sandbox import rootfs
-from providers.sandbox.box import BoxSpec
-from providers.sandbox.description import Bind, File
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
+from burstd.transfer.privsep.worker import MEMORY_BYTES
+from providers.sandbox.boxes import rootfs
+from providers.sandbox.boxes.box import BoxSpec
+from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box
 
 UNITS = (
@@ -78,7 +78,7 @@ PROBE = """#!/usr/bin/python3
 import os, signal, socket, subprocess, sys
 sys.path.insert(0, "/opt/burstd/src")
 from pathlib import Path
-from burstd.daemon.sockets import listen, listen_for_admins, peer, single_instance
+from burstd.runtime.sockets import listen, listen_for_admins, peer, single_instance
 
 def told(what):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:

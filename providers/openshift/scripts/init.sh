@@ -2,7 +2,7 @@
 # is told to end. Runs as root, or as an ordinary user.
 #
 # /burstd holds the scripts of the provider and, in key/, the cluster's Secret; /run is memory that anybody may write at
-# first. BURSTD_* in the environment: see providers/openshift/pods.py.
+# first. BURSTD_* in the environment: see providers/openshift/pods/manifest.py.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin

@@ -1,6 +1,6 @@
 # Runs when somebody ends the pod: the kubelet waits for it, then tells process 1. Drains the node in Slurm with what
 # burstd reads as the notice of an interruption, so that its jobs are requeued and their output is brought home while
-# the grace period lasts. Needs no burstd. The words are those of burstd/core/notices.py.
+# the grace period lasts. Needs no burstd. The words are those of burstd/planner/lifecycle/spot_notices.py.
 #
 # Slurm takes this from root and SlurmUser only; where the pod runs as neither, the provider's watch tells burstd.
 set -u

@@ -1,4 +1,4 @@
-# Starts slurmd in a pod; burstd/node/slurmd.sh hands over to this where it is. slurmctld must expect the node.
+# Starts slurmd in a pod; burstd/node/scripts/slurmd.sh hands over to this where it is. slurmctld must expect the node.
 # $1: the node's name. Further arguments: options for slurmd, --conf-server among them.
 #
 # slurmd gets a copy of the cluster's configuration in which lines are replaced: the plug-ins for cgroups need rights
@@ -28,7 +28,7 @@ keeper=/usr/lib/burstd/keepowner.so
 name=$1
 shift
 fail() { echo "$*" >&2; exit 1; }
-# For what is not this machine's fault: burstd/node/prove.py knows the number.
+# For what is not this machine's fault: burstd/node/validation.py knows the number.
 later() { echo "$*" >&2; exit 75; }
 # The lines of standard input that say what went wrong, on one line.
 why() {
@@ -39,7 +39,7 @@ why() {
 [ ! -e "$room/environment" ] || . "$room/environment"
 mkdir -p "$room"
 lives() { read -r pid 2>/dev/null <"$room/slurmd.pid" && [ -d "/proc/$pid" ]; }
-# Whether slurmctld still waits for the boot of a node whose slurmd is up: see burstd/node/slurmd.sh.
+# Whether slurmctld still waits for the boot of a node whose slurmd is up: see burstd/node/scripts/slurmd.sh.
 overlooked() {
     [ "$(($(date +%s) - $(cat "$room/slurmd.started")))" -ge 10 ] || return 1
     timeout 5 scontrol -o show node "$name" 2>/dev/null | grep -E -q 'State=[A-Z_+]*POWER(ING_UP|ED_DOWN)'

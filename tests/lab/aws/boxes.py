@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 from typing import Literal
 
-from providers.sandbox.errors import NetworkFailed
-from providers.sandbox.lab import Lab
-from providers.sandbox.processes import Process
+from providers.sandbox.boxes.errors import NetworkFailed
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.processes import Process
 from tests.lab import boxes as lab_boxes
 from tests.lab.aws.hooks import Halted
 from tests.lab.aws.imds import ADDRESS, Guest, Imds, host_name

@@ -13,8 +13,8 @@ import botocore.retries.bucket
 import botocore.retries.standard
 import pytest
 
-from burstd.model.offer import Offer
-from burstd.model.provider import Provider
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import Breakage, FaultWorld
 from providers.aws.calls import _READ_ATTEMPTS, Calls
 from providers.aws.provider import AwsProvider

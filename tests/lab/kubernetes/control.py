@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from providers.sandbox.machine import tool
+from providers.sandbox.boxes.machine import tool
 from tests.lab.kubernetes.certificates import Authority, signing_key
 
 PORT = 6443

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.description import Bind, File
-from providers.sandbox.errors import BoxFailed
-from providers.sandbox.lab import Lab
-from providers.sandbox.layer import layer
-from providers.sandbox.rootfs import Rootfs, ensure
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.description import Bind, File
+from providers.sandbox.boxes.errors import BoxFailed
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.layer import layer
+from providers.sandbox.boxes.rootfs import Rootfs, ensure
 from tests.lab import slurm_files
 from tests.lab.kept import LabFailed
 from tests.lab.kubernetes.images import PAUSE, Image, Layer, archive

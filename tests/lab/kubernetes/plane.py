@@ -27,7 +27,7 @@ from typing import Any, Self
 
 import httpx
 
-from providers.sandbox.lab import Lab
+from providers.sandbox.boxes.lab import Lab
 from tests.lab.kept import Kept, KeptPlane
 from tests.lab.kubernetes import control, crds, openshift, programs, scc
 from tests.lab.kubernetes.api import Api, Refused

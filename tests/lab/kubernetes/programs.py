@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from providers.sandbox.machine import default_cache, need_root
+from providers.sandbox.boxes.machine import default_cache, need_root
 from tests.lab.kept import LabFailed
 
 _HERE = Path(__file__).parent

@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from burstd.model.offer import OfferRule, Pool
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.offer import OfferRule, Pool
 from tests.lab.base_site import BaseSite
 from tests.lab.kept import LabFailed
 from tests.lab.kubernetes.api import shut

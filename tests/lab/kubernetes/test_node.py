@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
-from providers.sandbox.rootfs import ensure
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.rootfs import ensure
 from tests.lab.guard import Guard
 from tests.lab.kubernetes import device_plugin
 from tests.lab.kubernetes.images import Image, Layer

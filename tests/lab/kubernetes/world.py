@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from burstd.model.offer import Offer
-from burstd.model.provider import Provider
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import Breakage, FaultWorld
 from providers.openshift.provider import OpenShiftProvider, plugin
 from providers.openshift.settings import OpenShiftSettings

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from providers.sandbox.description import File
-from providers.sandbox.errors import SandboxError
-from providers.sandbox.lab import Lab
+from providers.sandbox.boxes.description import File
+from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.lab import Lab
 from tests.lab.boxes import Boxes, ip
 
 _DRIVE = "/var/lib/cloud/seed/config_drive"

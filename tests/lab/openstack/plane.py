@@ -23,8 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from providers.sandbox.lab import Lab
-from providers.sandbox.network import Network
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.network import Network
 from tests.lab.guard import Guard
 from tests.lab.kept import Kept, KeptPlane
 from tests.lab.openstack import conf, template

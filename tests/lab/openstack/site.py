@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from burstd.model.instance import TAG_CLUSTER
-from burstd.model.offer import OfferRule, Pool
-from burstd.model.shape import Gres, Shape
+from burstd.domain.cloud.instance import TAG_CLUSTER
+from burstd.domain.cloud.offer import OfferRule, Pool
+from burstd.domain.slurm.shape import Gres, Shape
 from tests.lab.base_site import BaseSite
 from tests.lab.openstack import seed
 from tests.lab.openstack.machines import Machines

@@ -20,10 +20,10 @@ from typing import Any
 from openstack.config import OpenStackConfig
 from openstack.connection import Connection
 
-from providers.sandbox.lab import Lab
-from providers.sandbox.machine import default_cache, need_root, need_space, output_of, remove_tree
-from providers.sandbox.network import Network
-from providers.sandbox.rootfs import locked
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.boxes.machine import default_cache, need_root, need_space, output_of, remove_tree
+from providers.sandbox.boxes.network import Network
+from providers.sandbox.boxes.rootfs import locked
 from tests.lab.guard import Guard
 from tests.lab.kept import LabFailed
 from tests.lab.openstack import conf, seed

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from burstd.model.errors import CloudUnavailable
-from burstd.model.offer import Offer
-from burstd.model.provider import Provider
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import CloudUnavailable
+from burstd.domain.plugins.provider import Provider
 from burstd.testing.cloud_world import Breakage, FaultWorld
 from providers.openstack.calls import Calls
 from providers.openstack.provider import OpenStackProvider

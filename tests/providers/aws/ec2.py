@@ -10,15 +10,15 @@ from typing import Any
 import botocore.session
 from botocore.validate import ParamValidator
 
-from burstd.model.errors import ProviderError
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from burstd.model.offer import Offer
-from burstd.model.provider import LaunchRequest
-from burstd.model.shape import Shape
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import ProviderError
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.slurm.shape import Shape
 from providers.aws.calls import Calls
-from providers.aws.catalog import Adapter
-from providers.aws.images import Image
-from providers.aws.recipe import Pool, Wish, batches
+from providers.aws.catalog.catalog import Adapter
+from providers.aws.launch.images import Image
+from providers.aws.launch.recipe import Pool, Wish, batches
 from providers.aws.settings import AwsSettings
 
 CLUSTER = "ours"

@@ -12,7 +12,7 @@ import botocore.session
 from botocore.validate import ParamValidator
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from burstd.model.errors import BadRequest, ProviderError
+from burstd.domain.errors import BadRequest, ProviderError
 from providers.aws.calls import Calls
 from providers.aws.settings import AwsSettings
 from tests.providers.aws.ec2 import settings

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from botocore.parsers import ResponseParserError
 
-from burstd.model.errors import AuthFailed, CloudUnavailable, NotAllowed, OutcomeUnknown, ProviderError, RateLimited
+from burstd.domain.errors import AuthFailed, CloudUnavailable, NotAllowed, OutcomeUnknown, ProviderError, RateLimited
 from providers.aws.calls import Calls
 from tests.providers.aws.ec2 import settings
 

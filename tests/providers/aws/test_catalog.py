@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable
-from burstd.model.offer import Hardware
+from burstd.domain.cloud.offer import Hardware
+from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable
 from providers.aws.calls import Calls
-from providers.aws.catalog import Catalog, Reservation, parsed
+from providers.aws.catalog.catalog import Catalog, Reservation, parsed
 from tests.lab.aws.mock import Ec2Mock, policy_for
 from tests.providers.aws.ec2 import settings
 from tests.providers.aws.shop import Shop

@@ -9,13 +9,13 @@ from typing import Any
 import boto3
 import pytest
 
-from burstd.model.provider import Finding, Quota
-from providers.aws import check_supply
+from burstd.domain.plugins.provider import Finding, Quota
 from providers.aws.calls import Calls
-from providers.aws.catalog import Catalog, InstanceType
-from providers.aws.check import check
-from providers.aws.images import Images
-from providers.aws.quotas import Quotas
+from providers.aws.catalog.catalog import Catalog, InstanceType
+from providers.aws.catalog.quotas import Quotas
+from providers.aws.checks import supply
+from providers.aws.checks.check import check
+from providers.aws.launch.images import Images
 from providers.aws.settings import AwsSettings
 from tests.lab.aws.mock import Account, Ec2Mock, User, policy_for
 
@@ -268,7 +268,7 @@ def test_quotas_are_told_in_machines(limit: int, used: int, ok: bool | None, tex
             return [Quota("Running On-Demand P instances", limit, used, "vCPUs")]
 
     kinds = [large, replace(large, name="p3.2xlarge", vcpus=8), replace(large, name="c5.large", vcpus=2)]
-    (finding,) = check_supply.quotas(Limits(), kinds)  # type: ignore[arg-type]
+    (finding,) = supply.quotas(Limits(), kinds)  # type: ignore[arg-type]
     assert (finding.ok, text in finding.text) == (ok, True)
     assert ("request-service-quota-increase" in finding.remedy) == (ok is False)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown, ProviderError, RateLimited
-from providers.aws.ending import BATCH, Ending
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown, ProviderError, RateLimited
 from providers.aws.errors import of_code
+from providers.aws.terminate import BATCH, Ending
 from tests.providers.aws.ec2 import Ec2
 
 

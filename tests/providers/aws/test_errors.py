@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,

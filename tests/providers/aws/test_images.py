@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotFound
-from providers.aws.images import Image, Images
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
+from providers.aws.launch.images import Image, Images
 from tests.providers.aws.ec2 import Ec2, settings
 
 

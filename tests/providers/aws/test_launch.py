@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.cloud.instance import TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,
@@ -19,13 +20,12 @@ from burstd.model.errors import (
     RateLimited,
     TokenSpent,
 )
-from burstd.model.instance import TAG_CLUSTER, Instance, InstanceState
-from burstd.model.provider import LaunchOutcome
+from burstd.domain.plugins.provider import LaunchOutcome
 from providers.aws import tags
 from providers.aws.errors import AlreadyThere, of_code
-from providers.aws.launch import Launching
-from providers.aws.placement import TAG_GANG, TAG_MADE, PlacementGroups
-from providers.aws.template import Templates
+from providers.aws.launch.launch import Launching
+from providers.aws.launch.placement_groups import TAG_GANG, TAG_MADE, PlacementGroups
+from providers.aws.launch.template import Templates
 from tests.providers.aws.ec2 import CLUSTER, Ec2, adapters, fleet, many, offer, prepared, refusal, request, settings
 from tests.providers.aws.test_recipe import Reservation
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed, NotFound, ProviderError, RateLimited
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER, Leftover
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Leftover
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed, NotFound, ProviderError, RateLimited
+from providers.aws.launch.placement_groups import TAG_MADE
 from providers.aws.leftovers import Leftovers
-from providers.aws.placement import TAG_MADE
 from tests.providers.aws.ec2 import CLUSTER, Answer, Ec2, settings
 
 NOW = 1_800_000_000.0

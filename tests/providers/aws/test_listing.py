@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotFound
-from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.cloud.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
 from providers.aws import listing
 from providers.aws.listing import Listing
 from tests.providers.aws.ec2 import CLUSTER, Answer, Ec2, settings

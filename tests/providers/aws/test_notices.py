@@ -10,8 +10,8 @@ import botocore.session
 import pytest
 from botocore.validate import ParamValidator
 
-from burstd.model.errors import BadRequest, CloudUnavailable, ProviderError
-from burstd.model.provider import Notice, NoticeKind
+from burstd.domain.errors import BadRequest, CloudUnavailable, ProviderError
+from burstd.domain.plugins.provider import Notice, NoticeKind
 from providers.aws.calls import Calls
 from providers.aws.notices import Notices, read_event
 from tests.providers.aws.ec2 import settings

@@ -13,7 +13,7 @@ from botocore import xform_name
 from botocore.session import Session
 
 from burstd.share import share_path
-from providers.aws import rights
+from providers.aws.checks import rights
 from tests.lab.programs import PROJECT
 
 POLICY = json.loads(share_path("config", "aws", "iam-policy.json").read_text(encoding="utf-8"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import AuthFailed, CloudUnavailable
-from providers.aws.prices import Price, Prices
+from burstd.domain.errors import AuthFailed, CloudUnavailable
+from providers.aws.catalog.prices import Price, Prices
 from tests.providers.aws.ec2 import settings
 from tests.providers.aws.shop import Shop
 

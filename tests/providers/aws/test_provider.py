@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable
-from burstd.model.instance import TAG_CLAIM, Instance
-from burstd.model.provider import (
+from burstd.domain.cloud.instance import TAG_CLAIM, Instance
+from burstd.domain.errors import BadRequest, CloudUnavailable
+from burstd.domain.plugins.provider import (
     ConsoleLog,
     LaunchRequest,
     NodeWatch,
@@ -14,7 +14,7 @@ from burstd.model.provider import (
     SelfCheck,
 )
 from providers.aws import tags
-from providers.aws.images import Image
+from providers.aws.launch.images import Image
 from providers.aws.provider import AwsProvider, plugin
 from tests.providers.aws.ec2 import CLUSTER, Ec2, fleet, offer, request, settings
 from tests.providers.aws.test_wishes import Album, wishes

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from providers.aws.catalog import Catalog
-from providers.aws.quotas import Quotas, covers
+from providers.aws.catalog.catalog import Catalog
+from providers.aws.catalog.quotas import Quotas, covers
 from tests.providers.aws.ec2 import settings
 from tests.providers.aws.shop import Shop
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.model.errors import OutcomeUnknown
-from burstd.model.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER
-from burstd.model.provider import LaunchRequest
-from providers.aws import tags, template
-from providers.aws.recipe import Recipe
+from burstd.domain.cloud.instance import TAG_BATCH, TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.errors import OutcomeUnknown
+from burstd.domain.plugins.provider import LaunchRequest
+from providers.aws import tags
+from providers.aws.launch import template
+from providers.aws.launch.recipe import Recipe
 from tests.providers.aws.ec2 import CLUSTER, adapters, many, offer, prepared, request, settings, validate
 
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from botocore.exceptions import ClientError
 
-from burstd.model.errors import AuthFailed, ProviderError
+from burstd.domain.errors import AuthFailed, ProviderError
 from providers.aws.calls import Calls
-from providers.aws.rights import Rights, Trial
+from providers.aws.checks.rights import Rights, Trial
 
 TRIAL = Trial("ami-1", "c5.large", "subnet-1", ("sg-1",))
 FIRST = "describe_capacity_reservations"

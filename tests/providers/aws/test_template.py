@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from burstd.model.errors import OutcomeUnknown, RateLimited
-from burstd.model.instance import TAG_CLUSTER
-from providers.aws import tags, template
+from burstd.domain.cloud.instance import TAG_CLUSTER
+from burstd.domain.errors import OutcomeUnknown, RateLimited
+from providers.aws import tags
 from providers.aws.errors import AlreadyThere
-from providers.aws.template import Templates
+from providers.aws.launch import template
+from providers.aws.launch.template import Templates
 from tests.providers.aws.ec2 import CLUSTER, IMAGE, Ec2, settings
 
 USER_DATA = "#cloud-config\n# \u00e9 $x\n"

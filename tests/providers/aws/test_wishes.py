@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from burstd.model.errors import BadRequest, InsufficientCapacity
-from burstd.model.provider import LaunchRequest
-from providers.aws.catalog import Catalog, InstanceType, Reservation
-from providers.aws.images import Image, Images
+from burstd.domain.errors import BadRequest, InsufficientCapacity
+from burstd.domain.plugins.provider import LaunchRequest
+from providers.aws.catalog.catalog import Catalog, InstanceType, Reservation
+from providers.aws.launch.images import Image, Images
+from providers.aws.launch.lookups import POOLS, Wishes
 from providers.aws.settings import AwsSettings
-from providers.aws.wishes import POOLS, Wishes
 from tests.providers.aws.ec2 import IMAGE, Ec2, adapters, offer, request, settings
 
 

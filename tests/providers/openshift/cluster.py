@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from burstd.model.errors import NotFound, ProviderError
-from providers.openshift.calls import Calls, Query, Thing
+from burstd.domain.errors import NotFound, ProviderError
+from providers.openshift.client.calls import Calls, Query, Thing
 from providers.openshift.errors import NoSuchApi
 from providers.openshift.settings import OpenShiftSettings
 

@@ -10,7 +10,7 @@ import ssl
 import struct
 from pathlib import Path
 
-from providers.openshift.access import Access
+from providers.openshift.client.access import Access
 
 PATIENCE_S = 10.0
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from burstd.model.errors import CloudUnavailable, ProviderError
-from providers.openshift.calls import Calls, Query, Thing
+from burstd.domain.errors import CloudUnavailable, ProviderError
+from providers.openshift.client.calls import Calls, Query, Thing
 from providers.openshift.settings import OpenShiftSettings
 from tests.providers.openshift.things import BORN_S
 

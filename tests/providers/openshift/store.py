@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from burstd.model.errors import NotFound, ProviderError
-from providers.openshift.calls import Calls, Query, Thing
+from burstd.domain.errors import NotFound, ProviderError
+from providers.openshift.client.calls import Calls, Query, Thing
 from providers.openshift.errors import Conflict, NoSuchApi
 from providers.openshift.settings import OpenShiftSettings
 from tests.providers.openshift.things import BORN_S

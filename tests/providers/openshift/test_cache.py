@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from burstd.model.errors import CloudUnavailable
-from providers.openshift.cache import Cache, version
+from burstd.domain.errors import CloudUnavailable
+from providers.openshift.pods.cache import Cache, version
 from tests.providers.openshift.things import pod, running, waiting
 
 

@@ -18,9 +18,9 @@ import pytest
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import kube_config
 
-from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown
-from providers.openshift.access import Access
-from providers.openshift.calls import Calls
+from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown
+from providers.openshift.client.access import Access
+from providers.openshift.client.calls import Calls
 from providers.openshift.errors import Expired
 from tests.providers.openshift.server import PATIENCE_S, Asked, Said, Server, serving
 from tests.providers.openshift.test_listing import until

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed
-from burstd.model.offer import Hardware
-from providers.openshift.catalog import Catalog
+from burstd.domain.cloud.offer import Hardware
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed
+from providers.openshift.catalog.catalog import Catalog
+from providers.openshift.client.quantities import amounts
 from providers.openshift.errors import Expired, NoSuchApi
-from providers.openshift.quantities import amounts
 from tests.providers.openshift.cluster import NODES, PODS, QUOTAS, RANGES, SHARED, Cluster, node, pod, quota, settings
 
 GPU_TAINT = {"key": "gpu", "effect": "NoSchedule"}

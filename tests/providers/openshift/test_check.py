@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import AuthFailed, BadRequest, CloudUnavailable, NotAllowed, NotFound, QuotaExceeded
-from burstd.model.provider import Finding
-from providers.openshift.check import check
+from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, NotAllowed, NotFound, QuotaExceeded
+from burstd.domain.plugins.provider import Finding
+from providers.openshift.checks.check import check
 from providers.openshift.errors import NoSuchApi
 from tests.providers.openshift.cluster import (
     CLAIMS,

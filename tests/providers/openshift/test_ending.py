@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, OutcomeUnknown, RateLimited
-from burstd.model.provider import NoticeKind
-from providers.openshift.ending import Ending
-from providers.openshift.listing import Listing
+from burstd.domain.errors import BadRequest, CloudUnavailable, OutcomeUnknown, RateLimited
+from burstd.domain.plugins.provider import NoticeKind
 from providers.openshift.notices import Notices
-from providers.openshift.verdict import OUR_GRACE_S
+from providers.openshift.pods.listing import Listing
+from providers.openshift.pods.status import OUR_GRACE_S
+from providers.openshift.terminate import Ending
 from tests.providers.openshift.store import PODS, Store
 from tests.providers.openshift.things import BORN, BORN_S, CLUSTER, Pod, going, running, settings
 

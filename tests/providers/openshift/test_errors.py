@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from urllib3 import exceptions as u3
 
-from burstd.model.errors import (
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,

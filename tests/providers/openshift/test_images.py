@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable
+from burstd.domain.errors import BadRequest, CloudUnavailable
 from providers.openshift.errors import NoSuchApi
-from providers.openshift.images import Images
+from providers.openshift.pods.images import Images
 from tests.providers.openshift.cluster import STREAMS, Cluster, settings, stream
 
 A, B = "registry:5000/burst/node@sha256:aa", "registry:5000/burst/node@sha256:bb"

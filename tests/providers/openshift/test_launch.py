@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.errors import (
     BadRequest,
     CloudUnavailable,
     NotAllowed,
@@ -14,13 +15,12 @@ from burstd.model.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from burstd.model.instance import Instance, InstanceState
-from providers.openshift.calls import Query, Thing
+from providers.openshift.client.calls import Query, Thing
 from providers.openshift.errors import AlreadyExists
-from providers.openshift.images import Images
-from providers.openshift.launch import Launching
-from providers.openshift.listing import Listing
-from providers.openshift.scratch import Scratch
+from providers.openshift.pods.images import Images
+from providers.openshift.pods.launch import Launching
+from providers.openshift.pods.listing import Listing
+from providers.openshift.pods.volumes import Scratch
 from tests.providers.openshift.script import ScriptedStream
 from tests.providers.openshift.store import PODS, VOLUMES, Store
 from tests.providers.openshift.test_pods import request

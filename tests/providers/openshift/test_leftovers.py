@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown
-from burstd.model.instance import InstanceState, Leftover
+from burstd.domain.cloud.instance import InstanceState, Leftover
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed, OutcomeUnknown
 from providers.openshift.leftovers import POD, ROUTE, SERVICE, VOLUME, Leftovers
-from providers.openshift.listing import Listing
+from providers.openshift.pods.listing import Listing
 from tests.providers.openshift.store import PODS, ROUTES, SERVICES, VOLUMES, Store
 from tests.providers.openshift.things import CLUSTER, Pod, going, over, running, settings
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from burstd.model.offer import Offer
-from burstd.model.provider import LaunchRequest
-from burstd.model.shape import Shape
-from providers.openshift import pods
-from providers.openshift.limits import Limit, limits, outside, ranges, short, takes
-from providers.openshift.nodes import need, requests
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.slurm.shape import Shape
+from providers.openshift.catalog.limits import Limit, limits, outside, ranges, short, takes
+from providers.openshift.catalog.nodes import need, requests
+from providers.openshift.pods import manifest
 from providers.openshift.settings import OpenShiftSettings
 
 GIB = 1 << 30
@@ -96,7 +96,9 @@ def test_what_is_reckoned_with_is_what_pods_ask_for(gpus: int) -> None:
     words = settings(groups={"g": {"gpu_resource": "nvidia.com/mig-1g.10gb", "sizes": sizes}})
     group = words.groups["g"]
     offer = Offer("ocp", "burst", "g", "one", False, Shape(4, 16384), Decimal(1))
-    pod = pods.build(words, LaunchRequest("c", "burst-c", offer, "node:1", "", {TAG_CLUSTER: "ada", TAG_CLAIM: "c"}))
+    pod = manifest.build(
+        words, LaunchRequest("c", "burst-c", offer, "node:1", "", {TAG_CLUSTER: "ada", TAG_CLAIM: "c"})
+    )
     (container,) = pod["spec"]["containers"]
     assert container["resources"]["limits"] == container["resources"]["requests"]
     assert requests(pod) == need(group, group.sizes["one"])

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import CloudUnavailable, NotAllowed
-from burstd.model.instance import InstanceState
-from providers.openshift.cache import Cache
+from burstd.domain.cloud.instance import InstanceState
+from burstd.domain.errors import CloudUnavailable, NotAllowed
 from providers.openshift.errors import Expired
-from providers.openshift.listing import Listing
-from providers.openshift.watching import Watch
+from providers.openshift.pods.cache import Cache
+from providers.openshift.pods.listing import Listing
+from providers.openshift.pods.watcher import Watch
 from tests.providers.openshift.script import PATIENCE_S, Clock, ScriptedCalls
 from tests.providers.openshift.things import CLUSTER, going, pod, running, settings
 

@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest
-from providers.openshift import marks
+from burstd.domain.errors import BadRequest
+from providers.openshift import labels
 from tests.providers.openshift.things import pod
 
 
 def test_labels_say_whose_it_is() -> None:
-    said = marks.labels("hpc", "claim-1", "gpu", "one")
+    said = labels.labels("hpc", "claim-1", "gpu", "one")
     thing: Any = {"metadata": {"labels": said}}
-    assert marks.selector("hpc") == "burstd-cluster=hpc,burstd-claim"
-    assert marks.is_ours(thing, "hpc")
-    assert (marks.claim_of(thing), marks.group_of(thing), marks.size_of(thing)) == ("claim-1", "gpu", "one")
-    assert marks.labels("hpc", "claim-1").keys() == {"burstd-cluster", "burstd-claim"}
+    assert labels.selector("hpc") == "burstd-cluster=hpc,burstd-claim"
+    assert labels.is_ours(thing, "hpc")
+    assert (labels.claim_of(thing), labels.group_of(thing), labels.size_of(thing)) == ("claim-1", "gpu", "one")
+    assert labels.labels("hpc", "claim-1").keys() == {"burstd-cluster", "burstd-claim"}
 
 
 STRANGE: list[Any] = [
@@ -28,20 +28,20 @@ STRANGE: list[Any] = [
 
 @pytest.mark.parametrize("thing", STRANGE, ids=range(len(STRANGE)))
 def test_everything_else_is_not_ours(thing: Any) -> None:
-    assert not marks.is_ours(thing, "hpc")
-    assert not marks.is_ours(thing, "")
+    assert not labels.is_ours(thing, "hpc")
+    assert not labels.is_ours(thing, "")
 
 
 @pytest.mark.parametrize("word", ["", "a b", "-a", "a" * 64, "a/b", "é"])
 def test_what_cannot_be_a_label_is_refused(word: str) -> None:
     with pytest.raises(BadRequest, match="label"):
-        marks.labels(word, "claim-1")
+        labels.labels(word, "claim-1")
     with pytest.raises(BadRequest, match="label"):
-        marks.labels("hpc", word)
+        labels.labels("hpc", word)
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"a": 1, "burstd-cluster": "other"}'])
 def test_tags_are_read_whatever_is_in_them(text: str | None) -> None:
-    said = marks.tags_of(pod("n", metadata={"annotations": None if text is None else {marks.TAGS: text}}))
+    said = labels.tags_of(pod("n", metadata={"annotations": None if text is None else {labels.TAGS: text}}))
     assert said.pop("a", "1") == "1"
     assert said == {"burstd-cluster": "hpc", "burstd-claim": "claim-n"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from providers.openshift import nodes
-from providers.openshift.quantities import amounts
+from providers.openshift.catalog import nodes
+from providers.openshift.client.quantities import amounts
 from providers.openshift.settings import Group, Size
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from burstd.model.offer import Offer
-from burstd.model.provider import LaunchRequest
-from burstd.model.shape import Shape
-from providers.openshift import marks, pods
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import BadRequest
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.slurm.shape import Shape
+from providers.openshift import labels
+from providers.openshift.pods import manifest
 from tests.providers.openshift.things import CLUSTER, settings
 
 Pod = dict[str, Any]
@@ -24,7 +25,7 @@ def request(name: str = "lab-claim-1", *, group: str = "gpu", size: str = "one",
 
 
 def built(name: str = "lab-claim-1", *, group: str = "gpu", **words: Any) -> Pod:
-    return pods.build(settings(**words), request(name, group=group))
+    return manifest.build(settings(**words), request(name, group=group))
 
 
 def container(pod: Pod) -> Pod:
@@ -39,11 +40,11 @@ def volume(pod: Pod, name: str) -> Pod:
 
 def test_a_pod_bears_its_claim_and_asks_for_its_size_only() -> None:
     pod = built(labels={"team": "x"}, annotations={"note": "y"})
-    labels, notes = pod["metadata"]["labels"], pod["metadata"]["annotations"]
-    assert marks.is_ours(pod, CLUSTER)
-    assert (marks.claim_of(pod), marks.group_of(pod), marks.size_of(pod)) == ("claim-lab-claim-1", "gpu", "one")
-    assert marks.tags_of(pod)["burstd-slot"] == "cl1"
-    assert (labels["team"], notes["note"], notes["burstd/user-data"]) == ("x", "y", "#cloud-config\n")
+    own_labels, notes = pod["metadata"]["labels"], pod["metadata"]["annotations"]
+    assert labels.is_ours(pod, CLUSTER)
+    assert (labels.claim_of(pod), labels.group_of(pod), labels.size_of(pod)) == ("claim-lab-claim-1", "gpu", "one")
+    assert labels.tags_of(pod)["burstd-slot"] == "cl1"
+    assert (own_labels["team"], notes["note"], notes["burstd/user-data"]) == ("x", "y", "#cloud-config\n")
     resources = container(pod)["resources"]
     assert resources["limits"] == {"cpu": "4", "memory": "16384Mi", "nvidia.com/gpu": "1"}
     assert resources["requests"] == resources["limits"]
@@ -56,8 +57,8 @@ def test_the_scripts_and_the_key_are_files_in_the_pod() -> None:
     sources = volume(pod, "burstd")["projected"]["sources"]
     files = {one["path"]: one["fieldRef"]["fieldPath"] for one in sources[0]["downwardAPI"]["items"]}
     assert files["init.sh"] == "metadata.annotations['burstd/init']"
-    for name in pods.SCRIPTS:
-        assert pod["metadata"]["annotations"][f"burstd/{name}"] == pods.script(name)
+    for name in manifest.SCRIPTS:
+        assert pod["metadata"]["annotations"][f"burstd/{name}"] == manifest.script(name)
     assert sources[1] == {
         "secret": {"name": "munge", "items": [{"key": "munge.key", "path": "key/munge.key", "mode": 0o600}]}
     }
@@ -81,7 +82,7 @@ def test_rights_are_few(words: dict[str, Any], whole: Pod, own: Pod) -> None:
     capabilities = said.pop("capabilities")
     assert said == {"allowPrivilegeEscalation": False, **own}
     assert capabilities["drop"] == ["ALL"]
-    assert capabilities.get("add", []) == ([] if words else list(pods.CAPABILITIES))
+    assert capabilities.get("add", []) == ([] if words else list(manifest.CAPABILITIES))
     assert (pod["spec"]["automountServiceAccountToken"], pod["spec"]["enableServiceLinks"]) == (False, False)
 
 
@@ -138,7 +139,7 @@ def test_networks_of_other_kinds() -> None:
     [("a", "a"), ("lab.example.org-1", "lab-example-org-1"), ("a" * 62 + ".b", "a" * 62)],
 )
 def test_the_host_name_is_one_label(name: str, hostname: str) -> None:
-    pod = pods.build(settings(), request(name, claim="c"))
+    pod = manifest.build(settings(), request(name, claim="c"))
     assert (pod["metadata"]["name"], pod["spec"]["hostname"]) == (name, hostname)
 
 
@@ -158,4 +159,4 @@ def test_lines_of_slurm_conf_come_through_as_they_are() -> None:
 )
 def test_what_the_settings_do_not_have_is_refused(asked: LaunchRequest, said: str) -> None:
     with pytest.raises(BadRequest, match=said):
-        pods.build(settings(), asked)
+        manifest.build(settings(), asked)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.model.provider import (
+from burstd.domain.plugins.provider import (
     ConsoleLog,
     Idempotency,
     Images,

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from burstd.model.errors import CloudUnavailable
-from providers.openshift.quantities import ceiling, floor, quantity, told, unit
+from burstd.domain.errors import CloudUnavailable
+from providers.openshift.client.quantities import ceiling, floor, quantity, told, unit
 
 
 @pytest.mark.parametrize(

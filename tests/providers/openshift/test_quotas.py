@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from burstd.model.errors import NotAllowed
-from burstd.model.provider import Quota
-from providers.openshift.catalog import Catalog
-from providers.openshift.quotas import Quotas
+from burstd.domain.errors import NotAllowed
+from burstd.domain.plugins.provider import Quota
+from providers.openshift.catalog.catalog import Catalog
+from providers.openshift.catalog.quotas import Quotas
 from tests.providers.openshift.cluster import NODES, PODS, QUOTAS, SHARED, Cluster, node, pod, quota, settings
 
 HARD = {"pods": "50", "limits.memory": "512Gi", "requests.cpu": "99500m", "services": "5"}

@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from burstd.share import share_path
-from providers.openshift import errors, findings, pods
-from providers.openshift.rights import RIGHTS
+from providers.openshift import errors
+from providers.openshift.checks import findings
+from providers.openshift.checks.rights import RIGHTS
+from providers.openshift.pods import manifest
 
 
 def things(name: str) -> list[dict[str, Any]]:
@@ -60,6 +62,6 @@ def test_messages_name_files_that_are_there() -> None:
 def test_the_constraints_allow_what_pods_ask_for_and_nothing_else() -> None:
     scc = things("scc")[0]
     assert scc["kind"] == "SecurityContextConstraints"
-    assert sorted(scc["allowedCapabilities"]) == sorted(pods.CAPABILITIES)
+    assert sorted(scc["allowedCapabilities"]) == sorted(manifest.CAPABILITIES)
     assert not [key for key, value in scc.items() if key.startswith("allow") and value is True]
     assert "hostPath" not in scc["volumes"]

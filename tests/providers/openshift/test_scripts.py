@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from burstd.core.notices import read
-from providers.openshift import pods
+from burstd.planner.lifecycle.spot_notices import read
+from providers.openshift.pods import manifest
 from providers.openshift.settings import SLURM_CONF
-from providers.sandbox.box import Box, BoxSpec
-from providers.sandbox.description import File
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.description import File
 from tests.lab.cluster import Cluster
 from tests.lab.slurm_files import USERS
 
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 PATIENCE_S = 40.0
-ROOT = ["--inh-caps=-all", "--bounding-set=-all," + ",".join(f"+{one.lower()}" for one in pods.CAPABILITIES)]
+ROOT = ["--inh-caps=-all", "--bounding-set=-all," + ",".join(f"+{one.lower()}" for one in manifest.CAPABILITIES)]
 HOSTS = "127.0.0.1 localhost\n10.77.0.2 head\n"
 # What a kubelet does: volumes, namespaces; the box's own process 1 stays outside.
 BEGIN = "mount -t tmpfs -o mode=0777 tmpfs /run; mkdir -p -m 0777 /scratch; exec {} sh /burstd/init.sh"
@@ -46,7 +46,7 @@ class Pod:
         self.address = cluster.address_of(slot)
         self._rights = ["setpriv", *rights, "--no-new-privs"]
         key = (cluster.state / "munge.key").read_bytes()
-        scripts = [File(f"/burstd/{name}.sh", pods.script(name)) for name in pods.SCRIPTS]
+        scripts = [File(f"/burstd/{name}.sh", manifest.script(name)) for name in manifest.SCRIPTS]
         # A projected Secret is root's; its group is the pod's.
         secret = File("/burstd/key/munge.key", key, 0o640, "root:root")
         hosts = File("/etc/hosts", HOSTS)

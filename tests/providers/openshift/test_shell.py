@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import CloudUnavailable, NodeRefused, NotAllowed
-from burstd.model.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening
-from providers.openshift.calls import Calls
-from providers.openshift.shell import PodShell
-from providers.openshift.sockets import STATUS, STDERR, STDIN, STDOUT
+from burstd.domain.errors import CloudUnavailable, NodeRefused, NotAllowed
+from burstd.domain.plugins.shell import OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening
+from providers.openshift.client.calls import Calls
+from providers.openshift.client.shell import PodShell
+from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT
 from tests.providers.openshift.things import settings
 
 NEVER = threading.Event()

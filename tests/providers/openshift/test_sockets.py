@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from websocket import WebSocketBadStatusException
 
-from providers.openshift.sockets import STDERR, STDIN, STDOUT, Channels, connect
+from providers.openshift.client.websocket import STDERR, STDIN, STDOUT, Channels, connect
 from tests.lab.kubernetes.certificates import Authority
 from tests.providers.openshift.peer import PATIENCE_S, Peer, access_to, frame
 

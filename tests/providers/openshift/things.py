@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from providers.openshift import marks
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from providers.openshift import labels
 from providers.openshift.settings import OpenShiftSettings
 
 CLUSTER = "hpc"
@@ -30,12 +30,12 @@ def pod(
     phase: str = "Pending", metadata: Pod | None = None, container: Pod | None = None, **status: Any,
 ) -> Pod:  # fmt: skip
     """``container``: what is said of its one container; ``status``: more of its status."""
-    labels = {TAG_CLUSTER: cluster, TAG_CLAIM: f"claim-{name}", marks.GROUP: group, marks.SIZE: "one"}
+    own_labels = {TAG_CLUSTER: cluster, TAG_CLAIM: f"claim-{name}", labels.GROUP: group, labels.SIZE: "one"}
     known: Pod = {} if container is None else {"containerStatuses": [{"name": "node", **container}]}
     return {
         "metadata": {
             "name": name, "namespace": "burst", "uid": uid or f"uid-{name}", "resourceVersion": str(version),
-            "creationTimestamp": BORN, "labels": labels, **(metadata or {}),
+            "creationTimestamp": BORN, "labels": own_labels, **(metadata or {}),
         },
         "spec": {"nodeName": "worker", "containers": [{"name": "node"}]},
         "status": {"phase": phase, **known, **status},

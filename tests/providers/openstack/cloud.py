@@ -7,7 +7,7 @@ from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
-from burstd.model.errors import BadRequest, NotFound, ProviderError
+from burstd.domain.errors import BadRequest, NotFound, ProviderError
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
 

@@ -8,11 +8,11 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
 
-from burstd.model.errors import BadRequest, NotFound, ProviderError, QuotaExceeded
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from burstd.model.offer import Offer
-from burstd.model.provider import LaunchRequest
-from burstd.model.shape import Shape
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.errors import BadRequest, NotFound, ProviderError, QuotaExceeded
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.slurm.shape import Shape
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from burstd.model.errors import ProviderError
+from burstd.domain.errors import ProviderError
 from providers.openstack.calls import Calls
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.project import PROJECT, settings

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed
-from providers.openstack.catalog import Catalog
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed
+from providers.openstack.catalog.catalog import Catalog
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.cloud import Cloud, flavor, zones
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import AuthFailed, CloudUnavailable, NotAllowed
-from burstd.model.provider import Finding
-from providers.openstack.catalog import Catalog
-from providers.openstack.check import check
-from providers.openstack.images import Images
-from providers.openstack.networks import Networks
-from providers.openstack.quotas import Quotas
+from burstd.domain.errors import AuthFailed, CloudUnavailable, NotAllowed
+from burstd.domain.plugins.provider import Finding
+from providers.openstack.catalog.catalog import Catalog
+from providers.openstack.catalog.quotas import Quotas
+from providers.openstack.checks.check import check
+from providers.openstack.launch.images import Images
+from providers.openstack.launch.networks import Networks
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.cloud import GROUP, INSIDE, PROJECT, Cloud, flavor, limits, network, rule, subnet, zones
 

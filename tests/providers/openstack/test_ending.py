@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotAllowed, NotFound
-from burstd.model.instance import TAG_CLAIM, TAG_CLUSTER
-from providers.openstack import marks
-from providers.openstack.ending import Ending
+from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotAllowed, NotFound
+from providers.openstack import metadata
+from providers.openstack.terminate import Ending
 from tests.providers.openstack.project import PROJECT, settings
 from tests.providers.openstack.script import Answer, Script
 
@@ -16,7 +16,7 @@ A, B, C = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "abc")
 
 def port(name: str, server: str, cluster: str = "ours") -> dict[str, Any]:
     return {
-        "id": name, "device_id": server, "description": marks.description(cluster, "c1"), "project_id": PROJECT
+        "id": name, "device_id": server, "description": metadata.description(cluster, "c1"), "project_id": PROJECT
     }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_a_port_that_may_never_be_deleted_is_told() -> None:
 
 def test_floating_ips_go_before_their_ports() -> None:
     floating = [
-        {"id": "f1", "description": marks.description("ours", "c1"), "project_id": PROJECT},
+        {"id": "f1", "description": metadata.description("ours", "c1"), "project_id": PROJECT},
         {"id": "f2", "description": "somebody's own", "project_id": PROJECT},
     ]
     room, script = ending(

@@ -13,7 +13,7 @@ import requests
 from keystoneauth1 import exceptions as ksa
 from urllib3 import exceptions as u3
 
-from burstd.model.errors import (
+from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
     CloudUnavailable,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from providers.openstack.flavors import Flavor, parsed
+from providers.openstack.catalog.flavors import Flavor, parsed
 
 GPUS = {
     "h100": "h100",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable
-from providers.openstack.images import Image, Images
+from burstd.domain.errors import BadRequest, CloudUnavailable
+from providers.openstack.launch.images import Image, Images
 from tests.providers.openstack.project import Project, Thing, image, settings
 
 UUID = "0b4a6a4e-3f0e-4b7e-9a8a-1f5f2d1c9e77"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import (
+from burstd.domain.cloud.instance import TAG_CLAIM, Instance, InstanceState
+from burstd.domain.errors import (
     BadRequest,
     CloudUnavailable,
     InsufficientCapacity,
@@ -17,16 +18,15 @@ from burstd.model.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from burstd.model.instance import TAG_CLAIM, Instance, InstanceState
-from burstd.model.provider import LaunchOutcome, LaunchRequest
-from providers.openstack import marks
-from providers.openstack.floating import FloatingIps
-from providers.openstack.groups import ServerGroups
-from providers.openstack.images import Images
-from providers.openstack.launch import Launching
-from providers.openstack.networks import Networks
-from providers.openstack.ports import Ports
-from providers.openstack.volumes import Volumes
+from burstd.domain.plugins.provider import LaunchOutcome, LaunchRequest
+from providers.openstack import metadata
+from providers.openstack.launch.floating_ips import FloatingIps
+from providers.openstack.launch.images import Images
+from providers.openstack.launch.launch import Launching
+from providers.openstack.launch.networks import Networks
+from providers.openstack.launch.ports import Ports
+from providers.openstack.launch.server_groups import ServerGroups
+from providers.openstack.launch.volumes import Volumes
 from tests.providers.openstack.project import CLUSTER, PROJECT, Killed, Project, many, request, settings
 
 ALL = {
@@ -101,11 +101,11 @@ def test_what_a_server_is_made_of() -> None:
     assert (disk["uuid"], disk["delete_on_termination"]) == (volume["id"], True)
     assert (volume["size"], volume["imageRef"], volume["metadata"]) == (20, "i-debian", asked.tags)
     assert floating["port_id"] == ports["n-front"]["id"]
-    mark = marks.Mark(CLUSTER, "c1")
-    assert {marks.of_description(one["description"]) for one in [*ports.values(), floating]} == {mark}
+    mark = metadata.Mark(CLUSTER, "c1")
+    assert {metadata.of_description(one["description"]) for one in [*ports.values(), floating]} == {mark}
     assert [ports[n]["name"] for n in ("n-front", "n-back")] == ["ours-c1", "ours-c1-2"]
     assert all(port["security_groups"] == ["sg-1"] for port in ports.values())
-    assert (group["policies"], marks.of_group(group["name"])[2]) == (["anti-affinity"], "7")  # type: ignore[index]
+    assert (group["policies"], metadata.of_group(group["name"])[2]) == (["anti-affinity"], "7")  # type: ignore[index]
     hints = next(body for what, body in project.said if what == "POST /servers")["os:scheduler_hints"]
     assert hints == {"group": group["id"]}
 
@@ -132,7 +132,7 @@ def test_no_call_is_too_long() -> None:
 def _owners(project: Project) -> set[str]:
     """Claims of all that there is; what bears none shows as empty."""
     found = {
-        getattr(marks.of_description(one["description"]), "claim", "")
+        getattr(metadata.of_description(one["description"]), "claim", "")
         for kind in ("ports", "floatingips")
         for one in project.things[kind].values()
     }
@@ -156,7 +156,7 @@ def test_a_process_that_ends_anywhere(number: int, done: bool) -> None:
     with pytest.raises(Killed):
         launching(project, **ALL).serve(asked)
     assert _owners(project) <= {"c000", "c001", "c002"}
-    assert all(marks.of_group(name) for name in project.names("os-server-groups"))
+    assert all(metadata.of_group(name) for name in project.names("os-server-groups"))
     project.dies_at = 0
     again = [one for one in asked if one.name not in project.names("servers")]
     assert causes(launching(project, **ALL).serve(again)) == [""] * len(again)
@@ -247,9 +247,9 @@ def test_throttling_does_not_hide_an_earlier_call() -> None:
 def test_a_neighbours_port_of_our_name_is_not_used() -> None:
     project = Project()
     theirs = {"id": "x", "name": "ours-c1", "network_id": "n-front", "device_id": "", "project_id": PROJECT}
-    project.things["ports"]["x"] = {**theirs, "description": marks.description("ours2", "c1")}
+    project.things["ports"]["x"] = {**theirs, "description": metadata.description("ours2", "c1")}
     project.things["ports"]["y"] = {**theirs, "id": "y", "description": "burstd-cluster=ours"}
-    ours = {"description": marks.description(CLUSTER, "c1"), "project_id": "p2"}
+    ours = {"description": metadata.description(CLUSTER, "c1"), "project_id": "p2"}
     project.things["ports"]["z"] = {**theirs, "id": "z", **ours}
     assert causes(launching(project).serve([request("c1")])) == [""]
     assert len(project.things["ports"]) == 4
@@ -441,7 +441,7 @@ class TestGroups:
 
     def test_an_old_empty_one_is_about_to_be_removed(self) -> None:
         project = Project()
-        old = {"id": "g", "name": marks.group_name(CLUSTER, "7", 1000), "members": [], "policies": ["affinity"]}
+        old = {"id": "g", "name": metadata.group_name(CLUSTER, "7", 1000), "members": [], "policies": ["affinity"]}
         project.things["os-server-groups"]["g"] = old
         launching(project, gang_policy="affinity").serve([request("c1", gang="7")])
         assert len(project.things["os-server-groups"]) == 2

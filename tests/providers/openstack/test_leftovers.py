@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest, CloudUnavailable, NotFound
-from burstd.model.instance import Leftover
-from providers.openstack import marks
+from burstd.domain.cloud.instance import Leftover
+from burstd.domain.errors import BadRequest, CloudUnavailable, NotFound
+from providers.openstack import metadata
 from providers.openstack.errors import Conflict
 from providers.openstack.leftovers import Leftovers
 from tests.providers.openstack.project import PROJECT, settings
@@ -16,12 +16,12 @@ NOW = 1_000_000.0
 
 
 def port(name: str, server: str = "", cluster: str = "ours") -> dict[str, Any]:
-    description = marks.description(cluster, f"c-{name}")
+    description = metadata.description(cluster, f"c-{name}")
     return {"id": name, "device_id": server, "description": description, "project_id": PROJECT}
 
 
 def floating(name: str, port_id: str | None, cluster: str = "ours") -> dict[str, Any]:
-    description = marks.description(cluster, f"c-{name}")
+    description = metadata.description(cluster, f"c-{name}")
     return {"id": name, "port_id": port_id, "description": description, "project_id": PROJECT}
 
 
@@ -36,7 +36,7 @@ def server(status: str = "ACTIVE", cluster: str = "ours") -> dict[str, Any]:
 
 
 def group(name: str, age: float = 7200, members: int = 0, cluster: str = "ours") -> dict[str, Any]:
-    return {"id": name, "name": marks.group_name(cluster, name, NOW - age), "members": ["s"] * members}
+    return {"id": name, "name": metadata.group_name(cluster, name, NOW - age), "members": ["s"] * members}
 
 
 def leftovers(answers: dict[str, Answer], *, volumes: bool = True, **more: Any) -> tuple[Leftovers, Script]:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
-from burstd.model.instance import Instance, InstanceState
-from providers.openstack import marks
+from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.errors import CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
+from providers.openstack import metadata
 from providers.openstack.errors import Conflict
 from providers.openstack.listing import Listing
 from tests.providers.openstack.project import PROJECT, settings
@@ -107,7 +107,7 @@ def test_its_address_is_the_one_in_the_first_network(addresses: dict[str, Any], 
 
 def floating(claim: str, address: str, fixed: str | None = "10.0.0.4", **more: Any) -> dict[str, Any]:
     return {
-        "description": marks.description(more.pop("cluster", "ours"), claim), "project_id": PROJECT, "port_id": "p",
+        "description": metadata.description(more.pop("cluster", "ours"), claim), "project_id": PROJECT, "port_id": "p",
         "floating_ip_address": address, "fixed_ip_address": fixed, **more,
     }  # fmt: skip
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from providers.openstack import marks
-from providers.openstack.marks import GroupMark, Mark
+from providers.openstack import metadata
+from providers.openstack.metadata import GroupMark, Mark
 
 DESCRIPTIONS: list[tuple[str | None, Mark | None]] = [
-    (marks.description("ours", "c1"), Mark("ours", "c1")),
-    (marks.description("ours", ""), Mark("ours", "")),
+    (metadata.description("ours", "c1"), Mark("ours", "c1")),
+    (metadata.description("ours", ""), Mark("ours", "")),
     ("burstd-cluster=ours", None),
     ("burstd-cluster=ours burstd-claim=c1 and more", None),
     ("burstd-claim=c1 burstd-cluster=ours", None),
@@ -20,11 +20,11 @@ DESCRIPTIONS: list[tuple[str | None, Mark | None]] = [
 
 @pytest.mark.parametrize(("text", "mark"), DESCRIPTIONS)
 def test_descriptions(text: str | None, mark: Mark | None) -> None:
-    assert marks.of_description(text) == mark
+    assert metadata.of_description(text) == mark
 
 
 GROUPS: list[tuple[str, GroupMark | None]] = [
-    (marks.group_name("ours", "a/b 7", 12.9), GroupMark("ours", 12, "a/b 7")),
+    (metadata.group_name("ours", "a/b 7", 12.9), GroupMark("ours", 12, "a/b 7")),
     ("burstd/ours/12", None),
     ("burstd/ours/12/", None),
     ("burstd//12/x", None),
@@ -36,17 +36,17 @@ GROUPS: list[tuple[str, GroupMark | None]] = [
 
 @pytest.mark.parametrize(("name", "mark"), GROUPS)
 def test_groups(name: str, mark: GroupMark | None) -> None:
-    assert marks.of_group(name) == mark
+    assert metadata.of_group(name) == mark
 
 
 def test_a_name_that_nova_would_not_take() -> None:
     with pytest.raises(ValueError, match="255"):
-        marks.group_name("ours", "x" * 255, 0)
+        metadata.group_name("ours", "x" * 255, 0)
 
 
 def test_whose_it_is() -> None:
-    assert marks.is_ours(Mark("ours", ""), "ours")
-    assert not marks.is_ours(Mark("ours2", ""), "ours")
-    assert not marks.is_ours(None, "ours")
-    assert marks.of_metadata({"burstd-cluster": "ours"}) == Mark("ours", "")
-    assert marks.of_metadata({"burstd-claim": "c1"}) is marks.of_metadata(None) is None
+    assert metadata.is_ours(Mark("ours", ""), "ours")
+    assert not metadata.is_ours(Mark("ours2", ""), "ours")
+    assert not metadata.is_ours(None, "ours")
+    assert metadata.of_metadata({"burstd-cluster": "ours"}) == Mark("ours", "")
+    assert metadata.of_metadata({"burstd-claim": "c1"}) is metadata.of_metadata(None) is None

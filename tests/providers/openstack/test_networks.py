@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import BadRequest
-from providers.openstack.networks import Networks
+from burstd.domain.errors import BadRequest
+from providers.openstack.launch.networks import Networks
 from tests.providers.openstack.project import Project, settings, thing
 
 UUID = "0b4a6a4e-3f0e-4b7e-9a8a-1f5f2d1c9e77"

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
-from burstd.model.errors import BadRequest
-from burstd.model.instance import Instance
-from burstd.model.provider import ConsoleLog, Idempotency, NodeWatch, Notices, Preparing, QuotaReport, SelfCheck
+from burstd.domain.cloud.instance import Instance
+from burstd.domain.errors import BadRequest
+from burstd.domain.plugins.provider import (
+    ConsoleLog,
+    Idempotency,
+    NodeWatch,
+    Notices,
+    Preparing,
+    QuotaReport,
+    SelfCheck,
+)
 from providers.openstack.provider import OpenStackProvider, plugin
 from tests.providers.openstack.project import CLUSTER, Project, request, settings
 from tests.providers.openstack.test_launch import Shop

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from burstd.model.errors import NotFound
-from burstd.model.provider import Quota
-from providers.openstack.quotas import Quotas
+from burstd.domain.errors import NotFound
+from burstd.domain.plugins.provider import Quota
+from providers.openstack.catalog.quotas import Quotas
 from providers.openstack.settings import OpenStackSettings
 from tests.providers.openstack.cloud import PROJECT, Cloud, limits
 

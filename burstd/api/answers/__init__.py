@@ -1,0 +1,1 @@
+"""What the control interface answers, as JSON."""

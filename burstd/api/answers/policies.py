@@ -1,0 +1,214 @@
+"""What ``burstctl policy`` shows: the policies there are, and what those on disk would decide otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from burstd.api.answers.types import View, when, when_set
+from burstd.api.backend import PolicyState, PolicyStates
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Release, Remark, Want
+from burstd.domain.snapshot import Snapshot
+from burstd.runtime import logs
+
+Kind = Literal["want", "release"]
+How = Literal["comes", "goes", "changes"]
+
+
+class PolicyView(View):
+    """A policy. ``place``: as which of the chain it is asked, from 1; None: not in it, nothing more is known of it."""
+
+    name: str
+    origin: str
+    place: int | None
+    hard: bool
+    settings: dict[str, Any]
+    took_s: float | None
+    failing: bool
+    failed_at: datetime | None
+    error: str
+
+
+class PoliciesView(View):
+    """``burstctl policy list``."""
+
+    now: datetime
+    folder: str
+    timeout_s: float
+    policies: list[PolicyView]
+    warnings: list[str]
+    unread: list[str]
+    """Files that have changed, come or gone since they were read."""
+    restart: list[str]
+    """What only a restart takes."""
+
+
+class ChangeView(View):
+    """A want or a release that the policies on disk would have otherwise. Nodes and offer of a release: none."""
+
+    kind: Kind
+    change: How
+    pool: str
+    nodes: int
+    nodes_before: int
+    offer: str
+    offer_before: str
+    jobs: list[str]
+    slots: list[str]
+    by: str
+    """The policy that made the difference, as far as it said so."""
+    reason: str
+
+
+class PolicyTestView(View):
+    """``burstctl policy test``."""
+
+    now: datetime
+    seen: datetime
+    paused: str
+    failed: list[str]
+    """Policies on disk that fail with what is there now: then nothing would be done."""
+    failing: list[str]
+    """Of those in force."""
+    wants: int
+    releases: int
+    """By the policies on disk, in all."""
+    changes: list[ChangeView]
+
+
+def policies_view(states: PolicyStates, now: float) -> PoliciesView:
+    """All policies."""
+    return PoliciesView(
+        now=when(now),
+        folder=states.folder,
+        timeout_s=states.timeout_s,
+        policies=[_policy(state) for state in states.policies],
+        warnings=list(states.warnings),
+        unread=list(states.unread),
+        restart=list(states.restart),
+    )
+
+
+def _policy(state: PolicyState) -> PolicyView:
+    return PolicyView(
+        name=state.name,
+        origin=state.origin,
+        place=state.place or None,
+        hard=state.hard,
+        settings=dict(logs.redact(None, "", dict(state.settings))),
+        took_s=None if state.took_s is None else round(state.took_s, 6),
+        failing=state.failing,
+        failed_at=when_set(state.failed_at),
+        error=state.error,
+    )
+
+
+def policy_test_view(snapshot: Snapshot, force: Plan, disk: Plan, now: float) -> PolicyTestView:
+    """How the second plan differs from the first one."""
+    slots = {claim.id: claim.slot for claim in snapshot.claims}
+    return PolicyTestView(
+        now=when(now),
+        seen=when(snapshot.now),
+        paused=snapshot.paused,
+        failed=[f"policy {f.name}: {f.error}" for f in disk.target.failed],
+        failing=[f"policy {f.name}: {f.error}" for f in force.target.failed],
+        wants=len(disk.target.wants),
+        releases=len(disk.target.releases),
+        changes=[*_merged(_wants(force, disk)), *_releases(force, disk, slots)],
+    )
+
+
+def _merged(changes: Iterable[ChangeView]) -> Iterator[ChangeView]:
+    """What is alike but for its nodes is one, as the tasks of an array are."""
+    alike: dict[object, list[ChangeView]] = {}
+    for one in changes:
+        key = one.change, one.pool, tuple(one.jobs), one.offer, one.offer_before, one.by, one.reason
+        alike.setdefault(key, []).append(one)
+    for some in alike.values():
+        yield some[0].model_copy(update={
+            "nodes": sum(one.nodes for one in some),
+            "nodes_before": sum(one.nodes_before for one in some),
+            "slots": [slot for one in some for slot in one.slots],
+        })  # fmt: skip
+
+
+def _wants(force: Plan, disk: Plan) -> Iterator[ChangeView]:
+    said = _last(disk.remarks)
+    for want, other in _pairs(force.target.wants, disk.target.wants):
+        if want is None or other is None:
+            yield _want("comes" if want is None else "goes", want, other, said)
+        elif (want.nodes, want.jobs, _offer(want)) != (other.nodes, other.jobs, _offer(other)):
+            yield _want("changes", want, other, said)
+
+
+def _pairs(before: Sequence[Want], after: Sequence[Want]) -> Iterator[tuple[Want | None, Want | None]]:
+    """Each want with the one that takes its place: for the same jobs, or for some of them."""
+    same: dict[object, list[int]] = {}
+    of_job: dict[tuple[str, str], int] = {}
+    for index, want in enumerate(after):
+        same.setdefault(_key(want), []).append(index)
+        of_job |= {(want.pool, job): index for job in want.jobs}
+    left = dict.fromkeys(range(len(after)))
+    gone: list[Want] = []
+    for want in before:
+        if indexes := same.get(_key(want)):
+            index = indexes.pop(0)
+            del left[index]
+            yield want, after[index]
+        else:
+            gone.append(want)
+    for want in gone:
+        found = next((i for job in want.jobs if (i := of_job.get((want.pool, job), -1)) in left), None)
+        if found is not None:
+            del left[found]
+        yield want, None if found is None else after[found]
+    for index in left:
+        yield None, after[index]
+
+
+def _key(want: Want) -> object:
+    return want.pool, want.cause, want.jobs, want.gang
+
+
+def _offer(want: Want | None) -> str:
+    return want.offers[0].id if want is not None and want.offers else ""
+
+
+def _want(change: How, before: Want | None, after: Want | None, said: dict[str, Remark]) -> ChangeView:
+    [one, *_] = [want for want in (after, before) if want is not None]
+    lost = [job for want in (before, after) if want for job in want.jobs if after is None or job not in after.jobs]
+    remark = next((said[s] for s in (*(f"job:{job}" for job in lost), f"pool:{one.pool}") if s in said), None)
+    told = remark if remark is not None and (after is None or lost) else None
+    return ChangeView(
+        kind="want", change=change, pool=one.pool,
+        nodes=after.nodes if after else 0, nodes_before=before.nodes if before else 0,
+        offer=_offer(after), offer_before=_offer(before), jobs=list(one.jobs), slots=list(one.slots),
+        by=told.by if told else "", reason=told.reason if told else one.reason,
+    )  # fmt: skip
+
+
+def _releases(force: Plan, disk: Plan, slots: dict[str, str]) -> Iterator[ChangeView]:
+    said = _last(disk.remarks)
+    before = {release.claim_id: release for release in force.target.releases}
+    after = {release.claim_id: release for release in disk.target.releases}
+    for claim, release in before.items():
+        if claim not in after:
+            yield _release("goes", release, slots, said.get(f"claim:{claim}"))
+    for claim, release in after.items():
+        if claim not in before:
+            yield _release("comes", release, slots, None)
+
+
+def _release(change: How, release: Release, slots: dict[str, str], remark: Remark | None) -> ChangeView:
+    return ChangeView(
+        kind="release", change=change, pool=release.pool, nodes=0, nodes_before=0, offer="", offer_before="", jobs=[],
+        slots=[slots.get(release.claim_id, release.claim_id)],
+        by=remark.by if remark else "", reason=remark.reason if remark else release.reason,
+    )  # fmt: skip
+
+
+def _last(remarks: Sequence[Remark]) -> dict[str, Remark]:
+    """The last remark about each subject."""
+    return {remark.subject: remark for remark in remarks}

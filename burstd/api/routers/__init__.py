@@ -1,0 +1,1 @@
+"""The routes of the control interface, by what they are about."""

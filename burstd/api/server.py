@@ -1,0 +1,122 @@
+"""The control interface: HTTP on a unix socket, in a thread of its own. The caller is who the kernel says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from typing import Any, cast
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from burstd.api.app import make_app
+from burstd.api.auth import Rights
+from burstd.api.backend import Office
+from burstd.domain.errors import BurstdError
+from burstd.runtime.sockets import Shares, peer
+
+CONNECTIONS = 256
+"""Of all users but root and burstd's own; see Shares."""
+ACCEPTED_AT_ONCE = 32
+"""asyncio takes up to as many connections of one socket as its queue is long before it does anything else."""
+START_S = 10.0
+STOP_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class ControlFailed(BurstdError):
+    """The control interface could not be started."""
+
+
+class ControlServer:
+    """Serves the control interface on listening unix sockets between ``start`` and ``stop``; once."""
+
+    def __init__(self, office: Office, admin_group: str, *listeners: socket.socket) -> None:
+        self._listeners = listeners
+        for listener in listeners:
+            listener.setblocking(False)
+        config = uvicorn.Config(
+            make_app(office, Rights(admin_group)),
+            http=_protocol(),
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=2,
+            backlog=ACCEPTED_AT_ONCE,
+        )
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        self._server = _Server(config)
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        """Returns once requests are answered. Raises ControlFailed."""
+        self._thread.start()
+        if not self._server.up.wait(START_S) or not self._server.started:
+            raise ControlFailed("the control interface did not start; the log says why.")
+
+    def stop(self) -> None:
+        """Closes the sockets, ends idle connections, gives answers under way two seconds. Harmless when repeated."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+        for listener in self._listeners:
+            listener.close()
+
+    def _run(self) -> None:
+        try:
+            # Outside the main thread uvicorn leaves signals alone.
+            asyncio.run(self._server.serve(sockets=[*self._listeners]))
+        except (OSError, RuntimeError) as error:
+            log.exception("the control interface ended", error=str(error))
+        finally:
+            self._server.up.set()
+
+
+class _Server(uvicorn.Server):
+    """Says when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+def _protocol() -> type[H11Protocol]:
+    """A protocol class with a count of connections of its own."""
+    shares = Shares(CONNECTIONS)
+
+    class PeerProtocol(H11Protocol):
+        """HTTP/1.1 that hands the application the Peer of each connection, as ``scope["state"]["peer"]``."""
+
+        uid: int | None = None
+        """Whose share it has."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            # The kernel's answer is of the moment of connecting, whatever the process became since.
+            who = peer(cast("socket.socket", transport.get_extra_info("socket")))
+            super().connection_made(transport)
+            self.app_state: dict[str, Any] = {**self.app_state, "peer": who}
+            if shares.take(who.uid):
+                self.uid = who.uid
+            else:
+                transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.uid is not None:
+                shares.give_back(self.uid)
+            super().connection_lost(exc)
+
+    return PeerProtocol

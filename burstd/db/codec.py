@@ -1,0 +1,196 @@
+"""Domain values to columns and JSON, and back. What comes back equals what went in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.offer import Hardware, Offer
+from burstd.domain.plugins.provider import LaunchRequest
+from burstd.domain.slurm.shape import Gres, Shape
+
+CLAIM_FIELDS = tuple(f.name for f in fields(Claim))
+_WORDS = frozenset({"jobs", "users", "accounts"})
+_MONEY = frozenset({"reserved", "egress"})
+_AS_JSON = _WORDS | {"offer"}
+
+
+def dump(value: object) -> str:
+    """JSON, the same text for the same value; a text that every database takes."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A path with bytes that are no UTF-8 holds surrogates, which only the escaped form can carry.
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text
+
+
+def clean(text: str) -> str:
+    """Text that every database takes: clouds and machines send anything, NUL and broken UTF-8 included."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def to_plain(name: str, value: Any) -> Any:
+    """A field of a claim as JSON has it."""
+    if name == "offer":
+        return _plain_offer(value)
+    if name in _WORDS:
+        return [clean(v) for v in value]
+    if name in _MONEY:
+        return str(value)
+    return clean(str(value)) if isinstance(value, str) else value
+
+
+def from_plain(name: str, plain: Any) -> Any:
+    """The reverse of ``to_plain``."""
+    match name:
+        case "offer":
+            return _offer(plain)
+        case "jobs" | "users" | "accounts":
+            return tuple(plain)
+        case "reserved" | "egress":
+            return Decimal(plain)
+        case "state":
+            return ClaimState(plain)
+        case "cause":
+            return Cause(plain)
+    return plain
+
+
+def plain_claim(claim: Claim) -> dict[str, Any]:
+    """A whole claim as JSON has it."""
+    return {name: to_plain(name, getattr(claim, name)) for name in CLAIM_FIELDS}
+
+
+def claim_from_plain(plain: Mapping[str, Any]) -> Claim:
+    """The reverse of ``plain_claim``; fields that an older burstd did not have get their defaults."""
+    return Claim(**{name: from_plain(name, plain[name]) for name in CLAIM_FIELDS if name in plain})
+
+
+def columns(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of the claim table for some fields in their JSON form."""
+    row = {name: dump(value) if name in _AS_JSON else value for name, value in plain.items()}
+    if "offer" in plain:
+        row["provider"] = plain["offer"]["provider"]
+    return row
+
+
+def claim_from_row(row: RowMapping) -> Claim:
+    """A claim from its row."""
+    values = {name: row[name] for name in CLAIM_FIELDS}
+    values["offer"] = _offer_from_text(row["offer"])
+    for name in _WORDS:
+        values[name] = _words_from_text(row[name])
+    for name in _MONEY:
+        values[name] = Decimal(row[name])
+    values["alone"] = bool(row["alone"])
+    values["state"] = ClaimState(row["state"])
+    values["cause"] = Cause(row["cause"])
+    return Claim(**values)
+
+
+def request_to_text(request: LaunchRequest) -> tuple[str, str]:
+    """The request as JSON without its user data, and the digest under which that is kept."""
+    digest = hashlib.sha256(request.user_data.encode()).hexdigest()
+    plain = {
+        "claim_id": request.claim_id,
+        "name": request.name,
+        "offer": _plain_offer(request.offer),
+        "image": request.image,
+        "tags": dict(request.tags),
+    }
+    # What is empty is left out: the text of a request that an older burstd wrote down stays the same.
+    rest: dict[str, Any] = {
+        "others": [_plain_offer(offer) for offer in request.others],
+        "gang": request.gang,
+        "batch": request.batch,
+        "recipe": request.recipe,
+    }
+    plain |= {name: value for name, value in rest.items() if value}
+    return dump(plain), digest
+
+
+def request_from_text(body: str, user_data: str) -> LaunchRequest:
+    """The reverse of ``request_to_text``."""
+    plain = json.loads(body)
+    return LaunchRequest(
+        claim_id=plain["claim_id"],
+        name=plain["name"],
+        offer=_offer(plain["offer"]),
+        image=plain["image"],
+        user_data=user_data,
+        tags=plain["tags"],
+        others=tuple(_offer(offer) for offer in plain.get("others", ())),
+        gang=plain.get("gang", ""),
+        batch=plain.get("batch", ""),
+        recipe=plain.get("recipe", ""),
+    )
+
+
+# The same few offers stand in thousands of claims.
+@lru_cache(maxsize=4096)
+def _offer_from_text(text: str) -> Offer:
+    return _offer(json.loads(text))
+
+
+@lru_cache(maxsize=4096)
+def _words_from_text(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+def _plain_offer(offer: Offer) -> dict[str, Any]:
+    shape = offer.shape
+    plain = {
+        "provider": offer.provider,
+        "region": offer.region,
+        "zone": offer.zone,
+        "instance_type": offer.instance_type,
+        "spot": offer.spot,
+        "shape": {
+            "cpus": shape.cpus,
+            "memory_mib": shape.memory_mib,
+            "gres": [[g.name, g.type, g.count] for g in shape.gres],
+            "features": sorted(shape.features),
+        },
+        "price": str(offer.price),
+        "currency": offer.currency,
+    }
+    if offer.hardware != Hardware():
+        plain["hardware"] = asdict(offer.hardware)
+    if offer.placing_s:
+        plain["placing_s"] = offer.placing_s
+    if offer.price_source:
+        plain["price_source"], plain["price_at"] = offer.price_source, offer.price_at
+    return plain
+
+
+def _offer(plain: Mapping[str, Any]) -> Offer:
+    shape = plain["shape"]
+    return Offer(
+        provider=plain["provider"],
+        region=plain["region"],
+        zone=plain["zone"],
+        instance_type=plain["instance_type"],
+        spot=plain["spot"],
+        shape=Shape(
+            cpus=shape["cpus"],
+            memory_mib=shape["memory_mib"],
+            gres=tuple(Gres(*g) for g in shape["gres"]),
+            features=frozenset(shape["features"]),
+        ),
+        price=Decimal(plain["price"]),
+        currency=plain["currency"],
+        hardware=Hardware(**plain.get("hardware", {})),
+        placing_s=plain.get("placing_s", 0.0),
+        price_source=plain.get("price_source", ""),
+        price_at=plain.get("price_at", 0.0),
+    )

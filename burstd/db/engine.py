@@ -1,0 +1,192 @@
+"""Opening a database, and its errors in words. SQLite by default, PostgreSQL by URL."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import StaticPool
+
+from burstd.db.errors import StoreBroken, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+
+READ_ONLY = "burstd_read_only"
+"""Execution option of transactions that only read: they do not ask SQLite for its one write lock."""
+_BUSY_S = 5.0
+_ADVISORY_LOCK = 0x6275727374  # "burst": one daemon writes to one PostgreSQL database
+
+
+def database_url(place: str | Path) -> URL:
+    """A path, ``:memory:``, ``sqlite:///path`` or ``postgresql://...`` as a URL. Raises StoreUnavailable."""
+    text = str(place)
+    if "://" not in text:
+        return URL.create("sqlite", database=text)
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        raise StoreUnavailable(
+            "daemon.database is no URL of a database; write a path, or postgresql://user@host/name."
+        ) from error
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("sqlite", "postgresql+psycopg"):
+        raise StoreUnavailable(
+            f"daemon.database names the database system {url.drivername!r}; burstd can use sqlite and postgresql."
+        )
+    return url
+
+
+def shown(url: URL) -> str:
+    """The database's name for messages: a path, or the URL without its password."""
+    return (url.database or ":memory:") if is_sqlite(url) else url.render_as_string(hide_password=True)
+
+
+def is_sqlite(url: URL) -> bool:
+    """True for SQLite."""
+    return url.drivername == "sqlite"
+
+
+def in_memory(url: URL) -> bool:
+    """True for an SQLite database without a file."""
+    return is_sqlite(url) and url.database in (None, "", ":memory:")
+
+
+def open_engine(url: URL, *, writer: bool) -> Engine:
+    """An engine; nothing is connected yet. A writer has one connection, readers have a few."""
+    options: dict[str, Any] = {"hide_parameters": True}
+    if is_sqlite(url):
+        # isolation_level None: the begin event below decides, not the driver; only then DDL and savepoints roll back.
+        options["connect_args"] = {"timeout": _BUSY_S, "isolation_level": None, "check_same_thread": False}
+    else:
+        options["pool_pre_ping"] = True
+    if in_memory(url):
+        options["poolclass"] = StaticPool
+    elif writer:
+        options |= {"pool_size": 1, "max_overflow": 0}
+    try:
+        engine = create_engine(url, **options)
+    except (ImportError, NoSuchModuleError) as error:
+        raise StoreUnavailable(
+            "PostgreSQL needs the package psycopg: install burstd[postgresql], or leave daemon.database unset."
+        ) from error
+    if is_sqlite(url):
+        _tune_sqlite(engine, writer=writer)
+    elif writer:
+        _lock_postgresql(engine)
+    else:
+        event.listen(engine, "connect", lambda connection, _: setattr(connection, "read_only", True))
+    return engine
+
+
+def _tune_sqlite(engine: Engine, *, writer: bool) -> None:
+    @event.listens_for(engine, "connect")
+    def tune(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA foreign_keys=ON")
+        if writer:
+            connection.execute("PRAGMA journal_mode=WAL")
+            # NORMAL would lose the last commits at a power cut: a machine would run that nobody remembers.
+            connection.execute("PRAGMA synchronous=FULL")
+        else:
+            connection.execute("PRAGMA query_only=ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        reads = not writer or connection.get_execution_options().get(READ_ONLY, False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _lock_postgresql(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def lock(connection: Any, _: object) -> None:
+        row = connection.execute("SELECT pg_try_advisory_lock(%s)", (_ADVISORY_LOCK,)).fetchone()
+        connection.commit()
+        if not row[0]:
+            raise StoreLocked("Another burstd writes to this PostgreSQL database; stop it first.")
+
+
+@contextmanager
+def in_words(url: URL) -> Iterator[None]:
+    """Turns the driver's errors into StoreError kinds, each a sentence that names the database and the remedy."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _translate(url, error) from error
+    except sqlite3.Error as error:  # from the connect event, where SQLAlchemy does not wrap
+        raise _from_sqlite(url, error) from error
+
+
+def _translate(url: URL, error: DBAPIError) -> StoreError:
+    if isinstance(error.orig, sqlite3.Error):
+        return _from_sqlite(url, error.orig)
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    place = shown(url)
+    said = str(error.orig).strip().partition("\n")[0]
+    if state in ("53100", "53200"):
+        return StoreFull(f"PostgreSQL at {place} has no space left ({said}); free some there.")
+    if state in ("55P03", "40P01", "40001", "57014"):
+        return StoreLocked(f"The database {place} is locked by another client ({said}).")
+    if state in ("25006", "42501"):
+        return StoreReadOnly(f"burstd may not write to {place} ({said}); grant its role the right to.")
+    if state.startswith(("XX", "42")):
+        return StoreBroken(f"The database {place} is not as burstd left it ({said}); restore it from a backup.")
+    return StoreUnavailable(f"The database {place} cannot be used ({said}); see that the server runs and lets us in.")
+
+
+def _from_sqlite(url: URL, error: sqlite3.Error) -> StoreError:
+    place = shown(url)
+    name = getattr(error, "sqlite_errorname", "")
+    said = f"{error}, {name}" if name else str(error)
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    # SQLite reports a full disk in several ways: as itself, as a failed write, or as a log that cannot be made.
+    if primary == sqlite3.SQLITE_FULL or (
+        primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _disk_is_full(url)
+    ):
+        return StoreFull(
+            f"No space is left for the database {place} ({said}); free some on that file system. "
+            "Nothing is started or ended until then."
+        )
+    match primary:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreLocked(
+                f"The database {place} was locked by another process for more than {_BUSY_S:.0f} s ({said}); "
+                f"find it with 'fuser {place}'."
+            )
+        case sqlite3.SQLITE_READONLY:
+            return StoreReadOnly(
+                f"The database {place} cannot be written ({said}); see that the file, its folder and its file "
+                "system are writable for burstd's user."
+            )
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_FORMAT:
+            return broken(url, said)
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return StoreUnavailable(
+                f"The database {place} cannot be opened ({said}); see that its folder exists and belongs to "
+                "burstd's user."
+            )
+        case sqlite3.SQLITE_IOERR:
+            return StoreUnavailable(
+                f"The disk under the database {place} fails ({said}); see the kernel's log, then restart burstd."
+            )
+    return StoreBroken(f"The database {place} is not as burstd left it ({said}); restore it from a backup.")
+
+
+def broken(url: URL, said: str) -> StoreBroken:
+    """The error for a damaged file."""
+    place = shown(url)
+    return StoreBroken(
+        f"The database {place} is damaged or is no SQLite database ({said}); stop burstd, keep the file aside, and "
+        f"restore a backup ('burstctl restore FILE') or recover it with 'sqlite3 {place} .recover'. Machines still run."
+    )
+
+
+def _disk_is_full(url: URL) -> bool:
+    try:
+        space = os.statvfs(Path(url.database or ".").absolute().parent)
+    except OSError:
+        return False
+    return space.f_bavail * space.f_frsize < 1 << 20 or (space.f_files > 0 and space.f_favail == 0)

@@ -1,0 +1,61 @@
+"""What can go wrong with the record, each as a sentence with its remedy."""
+
+from __future__ import annotations
+
+from burstd.domain.errors import BurstdError
+
+
+class StoreError(BurstdError):
+    """The record could not be read or written; nothing of what was asked was kept."""
+
+
+class StoreFull(StoreError):
+    """No space is left for the database. It works again as soon as there is."""
+
+
+class StoreLocked(StoreError):
+    """Another process has the database."""
+
+
+class StoreReadOnly(StoreError):
+    """The database may be read, not written."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be opened or reached."""
+
+
+class StoreBroken(StoreError):
+    """The database is damaged, or is not one of burstd's."""
+
+
+class StoreNewer(StoreError):
+    """The database was written by a newer burstd."""
+
+
+class Refused(StoreError):
+    """The change does not fit the record. It was looked at before anything was written."""
+
+
+class UnknownClaim(Refused):
+    """No claim has this id."""
+
+
+class UnknownStaging(Refused):
+    """No job of this id has data on record."""
+
+
+class StagingExists(Refused):
+    """The job has data on record that is not cleared."""
+
+
+class StaleState(Refused):
+    """The claim, or the job's data, is not in the state that the change starts from."""
+
+
+class IllegalMove(Refused):
+    """The table of transitions (claims', stagings'), or a rule of the record, does not allow it."""
+
+
+class SlotTaken(Refused):
+    """The slot has a live claim."""

@@ -1,0 +1,56 @@
+"""Brings a database to the schema of this program, in one transaction; refuses one that is ahead of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect, text
+
+from burstd.db.errors import StoreBroken, StoreNewer
+
+HEAD = "0006"
+"""The schema that this program reads and writes."""
+_SCRIPTS = Path(__file__).parent / "migrations"
+
+
+def config() -> Config:
+    """Alembic's configuration; there is no alembic.ini."""
+    made = Config()
+    made.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    return made
+
+
+def schema(connection: Connection) -> str:
+    """The schema that the database has; empty: none yet. Raises StoreBroken for somebody else's tables."""
+    tables = set(inspect(connection).get_table_names())
+    if "alembic_version" in tables:
+        return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar() or "")
+    if tables:
+        raise StoreBroken(
+            f"The database holds tables that are not burstd's ({', '.join(sorted(tables)[:5])}); "
+            "set daemon.database to an empty or a new one."
+        )
+    return ""
+
+
+def check(connection: Connection, place: str) -> bool:
+    """True where the schema is this program's. Raises StoreNewer."""
+    found = schema(connection)
+    if found == HEAD:
+        return True
+    if found and found not in {s.revision for s in ScriptDirectory.from_config(config()).walk_revisions()}:
+        raise StoreNewer(
+            f"The database {place} was written by a newer burstd (schema {found}; this one knows up to {HEAD}); "
+            "install that version again, or restore the backup that you made before the upgrade."
+        )
+    return False
+
+
+def upgrade(connection: Connection) -> None:
+    """Runs the migrations that are missing, in the connection's transaction."""
+    ready = config()
+    ready.attributes["connection"] = connection
+    command.upgrade(ready, "head")

@@ -1,0 +1,82 @@
+"""What claims cost, and to whom it is put down. Decimals all the way; shares always add up to the whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from burstd.domain.billing.costs import cost_of, shares
+from burstd.domain.claim import Claim
+
+Group = Literal["user", "account", "job", "pool", "provider", "claim"]
+
+
+@dataclass(frozen=True, slots=True)
+class BillLine:
+    """What one user (project, job, pool, provider, claim) owes, in one currency.
+
+    ``seconds`` are machine seconds, shared as the cost is. ``key`` is empty for machines that were made for nobody
+    in particular: floors, pins, and what Slurm started by itself.
+    """
+
+    key: str
+    currency: str
+    cost: Decimal
+    """To a millionth."""
+    seconds: float
+    claims: int
+    """Claims that it has a part in."""
+
+
+def cost_between(claim: Claim, since: float, until: float) -> tuple[Decimal, float]:
+    """Cost, to a millionth of the currency, and billed seconds of a claim inside a window.
+
+    Price of an hour times seconds / 3600; seconds to a thousandth, so that the result is the same on every machine.
+    """
+    if claim.billed_from is None:
+        return Decimal(0), 0.0
+    end = until if claim.billed_until is None else min(until, claim.billed_until)
+    seconds = max(0.0, end - max(since, claim.billed_from))
+    return cost_of(claim.offer.price, seconds), seconds
+
+
+def bill(claims: Iterable[Claim], group: Group, since: float, until: float) -> tuple[BillLine, ...]:
+    """The bill for a window, dearest first.
+
+    A claim that was made for several jobs or users is shared equally among them, however long each used it.
+    """
+    cost: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    number: dict[tuple[str, str], int] = defaultdict(int)
+    for claim in claims:
+        whole, lasted = cost_between(claim, since, until)
+        if not lasted:
+            continue
+        payers = _payers(claim, group)
+        for payer, share in zip(payers, shares(whole, len(payers)), strict=True):
+            key = (payer, claim.offer.currency)
+            cost[key] += share
+            seconds[key] += lasted / len(payers)
+            number[key] += 1
+    lines = (BillLine(key, currency, cost[key, currency], seconds[key, currency], number[key, currency])
+             for key, currency in cost)  # fmt: skip
+    return tuple(sorted(lines, key=lambda line: (-line.cost, line.key, line.currency)))
+
+
+def _payers(claim: Claim, group: Group) -> tuple[str, ...]:
+    match group:
+        case "user":
+            return tuple(dict.fromkeys(claim.users)) or ("",)
+        case "account":
+            return tuple(dict.fromkeys(claim.accounts)) or ("",)
+        case "job":
+            return tuple(dict.fromkeys(claim.jobs)) or ("",)
+        case "pool":
+            return (claim.pool,)
+        case "provider":
+            return (claim.offer.provider,)
+        case "claim":
+            return (claim.id,)

@@ -1,0 +1,1 @@
+"""What machines cost, may still cost, and have cost those who pay for them."""

@@ -1,0 +1,47 @@
+"""What a machine that is gone has cost each of those who pay for it, month by month."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from decimal import Decimal
+
+from burstd.domain.billing.costs import Spent, by_month, cost_of, shared
+from burstd.domain.claim import Claim
+
+Key = tuple[str, str, str, str]
+"""Kind, name, month and currency, as in Spent."""
+
+
+def parts_of(claim: Claim) -> Mapping[Key, Decimal]:
+    """Its cost by payer and month; empty where it never cost anything, or still does."""
+    if claim.billed_from is None or claim.billed_until is None:
+        return {}
+    found: dict[Key, Decimal] = defaultdict(Decimal)
+    for month, seconds in by_month(claim.billed_from, claim.billed_until):
+        whole, currency = cost_of(claim.offer.price, seconds), claim.offer.currency
+        found["", "", month, currency] += whole
+        for kind, names in (("project", claim.accounts), ("user", claim.users)):
+            for name, amount in shared(whole, names).items():
+                found[kind, name, month, currency] += amount
+    return found
+
+
+class Sums:
+    """The sums over many claims, in memory."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Key, Decimal] = defaultdict(Decimal)
+        self._spent: tuple[Spent, ...] | None = None
+
+    def add(self, claim: Claim) -> None:
+        """One that is gone."""
+        for key, amount in parts_of(claim).items():
+            self._sums[key] += amount
+        self._spent = None
+
+    def spent(self) -> tuple[Spent, ...]:
+        """As a snapshot has them."""
+        if self._spent is None:
+            self._spent = tuple(Spent(*key, self._sums[key]) for key in sorted(self._sums))
+        return self._spent

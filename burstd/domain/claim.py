@@ -1,0 +1,140 @@
+"""A claim: one life of one machine for one slot. Its id is the idempotency token, the tag and the key of the bill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from math import inf
+
+from burstd.domain.cloud.offer import Offer
+
+
+class ClaimState(StrEnum):
+    """The life of a claim; which move may follow which is in TRANSITIONS."""
+
+    PLANNED = "planned"
+    LAUNCHING = "launching"
+    BOOTING = "booting"
+    PROVING = "proving"
+    READY = "ready"
+    OPEN = "open"
+    CLOSING = "closing"
+    FAILED = "failed"
+    LOST = "lost"
+    TERMINATING = "terminating"
+    GONE = "gone"
+
+
+_S = ClaimState
+TRANSITIONS: dict[ClaimState, frozenset[ClaimState]] = {
+    _S.PLANNED: frozenset({_S.LAUNCHING, _S.GONE}),
+    # An answer that was lost ends in BOOTING (found by its tag), LAUNCHING again (not found), or FAILED.
+    _S.LAUNCHING: frozenset({_S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
+    _S.BOOTING: frozenset({_S.PROVING, _S.FAILED, _S.TERMINATING, _S.LOST}),
+    _S.PROVING: frozenset({_S.READY, _S.BOOTING, _S.FAILED, _S.TERMINATING, _S.LOST}),
+    # A Slurm that was started without its state has the node as powered down: it is proven again.
+    _S.READY: frozenset({_S.OPEN, _S.PROVING, _S.CLOSING, _S.FAILED, _S.LOST}),
+    _S.OPEN: frozenset({_S.PROVING, _S.CLOSING, _S.LOST}),
+    # A node that is wanted again before it was switched off goes back to work.
+    _S.CLOSING: frozenset({_S.READY, _S.TERMINATING, _S.LOST}),
+    _S.FAILED: frozenset({_S.TERMINATING}),
+    _S.LOST: frozenset({_S.TERMINATING, _S.GONE}),
+    _S.TERMINATING: frozenset({_S.GONE}),
+    _S.GONE: frozenset(),
+}
+
+LIVE = frozenset(ClaimState) - {ClaimState.GONE}
+"""States in which a machine may exist or is owed a look."""
+USABLE = frozenset({_S.PLANNED, _S.LAUNCHING, _S.BOOTING, _S.PROVING, _S.READY, _S.OPEN})
+"""States in which the claim is, or may become, a node that jobs run on."""
+
+
+class Cause(StrEnum):
+    """Why a claim was made."""
+
+    DEMAND = "demand"
+    """Pending jobs."""
+    FLOOR = "floor"
+    """A policy's minimum or spare nodes."""
+    PIN = "pin"
+    """``burstctl scale``."""
+    SLURM = "slurm"
+    """Slurm called ResumeProgram by itself."""
+    STORAGE = "storage"
+    """Jobs' data: the storage node of a store, which is no node of Slurm's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One life of one machine. Times in seconds since 1970 in burstd's own time; None: not yet."""
+
+    id: str
+    cluster: str
+    pool: str
+    slot: str
+    offer: Offer
+    cause: Cause
+    state: ClaimState
+    created: float
+    since: float
+    """When it came into its state."""
+    reason: str = ""
+    """Why it came into its state."""
+    jobs: tuple[str, ...] = ()
+    """Jobs that it was made for, in order."""
+    users: tuple[str, ...] = ()
+    """Their users."""
+    gang: str = ""
+    """Claims that are opened together bear the same word (the job's id); empty: alone."""
+    image: str = ""
+    batch: str = ""
+    """``LaunchRequest.batch``, once the request is on record."""
+    instance_id: str = ""
+    address: str = ""
+    launch_called: float | None = None
+    """When the cloud was last asked to launch it."""
+    billed_from: float | None = None
+    billed_until: float | None = None
+    opened: float | None = None
+    attempts: int = 0
+    """Times that the cloud was asked to launch it."""
+    accounts: tuple[str, ...] = ()
+    """The projects (Slurm accounts) of its jobs."""
+    reserved: Decimal = Decimal(0)
+    """The most that it may cost, in the offer's currency, as a budget reckoned it before its launch; 0: no budget."""
+    egress: Decimal = Decimal(0)
+    """Of ``reserved``, what sending its jobs' output home may cost."""
+    alone: bool = False
+    """A policy wants it for its own jobs only: others, which had better wait on premises, would take it."""
+    error: str = ""
+    """Cause of failure as a short word (``capacity``, ``quota``, ``boot_timeout``, ``proof`` ...); empty: none."""
+
+    @property
+    def private(self) -> bool:
+        """No other jobs than its own may start on it; where a budget pays for it, only while what is reserved lasts."""
+        return bool(self.reserved or self.alone) and bool(self.jobs)
+
+    @property
+    def taken_back(self) -> bool:
+        """Its cloud ended a spot machine, however that showed: no failure of its own."""
+        return self.error == "interrupted" or (self.offer.spot and self.error in ("lost", "ended"))
+
+    def covers(self, seconds: float, now: float) -> bool:
+        """Whether what is reserved for it is enough for so many seconds more; without a budget anything is."""
+        if not self.reserved:
+            return True
+        return self.cost(now) + self.offer.price * Decimal(seconds) / 3600 <= self.reserved - self.egress
+
+    def left_s(self, now: float) -> float:
+        """For how many seconds more what is reserved for it is enough; without a budget for ever."""
+        if not self.reserved or not self.offer.price:
+            return inf
+        return float(max((self.reserved - self.egress - self.cost(now)) * 3600 / self.offer.price, Decimal(0)))
+
+    def cost(self, now: float) -> Decimal:
+        """What it has cost by ``now``, in the offer's currency: price of an hour times hours."""
+        if self.billed_from is None:
+            return Decimal(0)
+        seconds = max(0.0, (self.billed_until if self.billed_until is not None else now) - self.billed_from)
+        return self.offer.price * Decimal(seconds) / 3600

@@ -1,0 +1,1 @@
+"""The clouds' nouns: instances and offers, and the bounds of what clouds may say."""

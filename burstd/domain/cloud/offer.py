@@ -1,0 +1,107 @@
+"""What a provider can start, and the pools of slots that it may fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fnmatch import fnmatchcase
+
+from burstd.domain.cloud.bounds import CPUS, GRES, MEMORY_MIB, PLACING_S, PRICE, bounded, moment, named
+from burstd.domain.slurm.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What an offer's machine is beyond its shape, as far as the provider says."""
+
+    architecture: str = ""
+    """As ``uname -m`` has it: ``x86_64``, ``aarch64``."""
+    gpu_memory_mib: int = 0
+    """Of each GPU."""
+    local_disk_gib: int = 0
+    """Disks of the machine's own, which end with it."""
+    fabric: str = ""
+    """The network for jobs of many nodes: ``efa``, ``infiniband``; empty: the common one only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to get a machine: a provider, a place, a type, a price.
+
+    ``price`` is in ``currency`` for an hour. ``shape`` is what a job finds on it: GRES included.
+    """
+
+    provider: str
+    region: str
+    zone: str
+    instance_type: str
+    spot: bool
+    shape: Shape
+    price: Decimal
+    currency: str = "EUR"
+    hardware: Hardware = Hardware()
+    placing_s: float = field(default=0.0, compare=False)
+    """How long its cloud may look for a place before the machine begins to boot; then it says so itself. In seconds."""
+    price_source: str = field(default="", compare=False)
+    """Where the price comes from: ``settings``, ``price list``, ``spot history`` ..."""
+    price_at: float = field(default=0.0, compare=False)
+    """When the price was learned, in seconds since 1970; 0: not known."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a name, price or size that cannot be; times are brought within their bounds."""
+        for what in ("region", "zone", "instance_type", "currency"):
+            named(getattr(self, what), f"the {what} of an offer")
+        if not (self.price.is_finite() and 0 <= self.price <= PRICE):
+            raise ValueError(f"{self.id}: a price of {str(self.price)[:40]} for an hour cannot be")
+        sizes = [(self.shape.cpus, CPUS), (self.shape.memory_mib, MEMORY_MIB)]
+        sizes += [(gres.count, GRES) for gres in self.shape.gres]
+        if any(not 0 <= size <= most for size, most in sizes):
+            raise ValueError(f"{self.id}: a machine of {str(self.shape)[:200]} cannot be")
+        object.__setattr__(self, "placing_s", bounded(self.placing_s, PLACING_S))
+        object.__setattr__(self, "price_at", moment(self.price_at))
+
+    @property
+    def market(self) -> str:
+        """``spot`` or ``on-demand``."""
+        return "spot" if self.spot else "on-demand"
+
+    @property
+    def id(self) -> str:
+        """Stable name of the offer: ``provider/region/zone/type/market``."""
+        return f"{self.provider}/{self.region}/{self.zone}/{self.instance_type}/{self.market}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRule:
+    """Which offers of one provider may fill a pool; patterns as in the shell, none means all."""
+
+    provider: str
+    instance_types: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    markets: tuple[str, ...] = ("on-demand",)
+    """``on-demand``, ``spot`` or both."""
+    image: str = ""
+
+    def allows(self, offer: Offer) -> bool:
+        """True where this rule names the offer."""
+        return (
+            offer.provider == self.provider
+            and offer.market in self.markets
+            and _any(self.instance_types, offer.instance_type)
+            and _any(self.zones, offer.zone)
+        )
+
+
+def _any(patterns: tuple[str, ...], text: str) -> bool:
+    return not patterns or any(fnmatchcase(text, p) for p in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Slots (Slurm node names) of one shape, and the offers that may fill them."""
+
+    name: str
+    slots: tuple[str, ...]
+    partitions: tuple[str, ...]
+    shape: Shape
+    rules: tuple[OfferRule, ...] = ()

@@ -1,0 +1,272 @@
+"""The steps of one loop. Each is checked again, written down, then done, by the executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from burstd.domain.claim import Cause, Claim, ClaimState
+from burstd.domain.cloud.instance import Instance, Leftover
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.plugins.policy import Remark, Target
+
+
+@dataclass(frozen=True, slots=True)
+class MakeClaim:
+    """Write down a new claim and launch it."""
+
+    pool: str
+    slot: str
+    offer: Offer
+    cause: Cause
+    reason: str
+    image: str = ""
+    jobs: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    gang: str = ""
+    others: tuple[Offer, ...] = ()
+    """Offers of the same provider and market that will do as well, best first."""
+    accounts: tuple[str, ...] = ()
+    reserved: Decimal = Decimal(0)
+    """See Claim."""
+    egress: Decimal = Decimal(0)
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Ask the cloud (again) for a claim's machine, with the request that is on record."""
+
+    claim_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Bring a claim into another state because of what was seen; no outside call."""
+
+    claim_id: str
+    old: ClaimState
+    new: ClaimState
+    reason: str
+    error: str = ""
+    instance_id: str = ""
+    address: str = ""
+    offer: Offer | None = None
+    """The offer that its machine turns out to be of; None: the claim's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Write down the address that the cloud has given to a claim's machine; the state stays."""
+
+    claim_id: str
+    address: str
+    instance_id: str
+    offer: Offer | None = None
+    """See Move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Find out whether a machine that lists lack answers all the same."""
+
+    claim_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """Reach the machine, check it, hand over secrets."""
+
+    claim_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Tell Slurm the addresses of proven machines; their slurmd may then register."""
+
+    addresses: tuple[tuple[str, str], ...]
+    """Pairs of node name and address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start slurmd on a proven machine; Slurm has its address."""
+
+    claim_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGate:
+    """The gate shall hold exactly these slots. ``opens`` and ``closes`` are the claims whose state this changes.
+
+    ``why`` has a reason of its own for each of them.
+    """
+
+    nodes: frozenset[str]
+    reason: str
+    opens: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+    """For each of ``opens``, then for each of ``closes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Let one job start on these claims' nodes while the gate holds them."""
+
+    job_id: str
+    user: str
+    claims: tuple[str, ...]
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """End what Bind made."""
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PowerDown:
+    """Tell Slurm that nodes are going, or put slots right that Slurm believes in and no machine stands behind.
+
+    ``ends`` are claims that go from CLOSING to TERMINATING once Slurm has been told.
+    """
+
+    nodes: tuple[str, ...]
+    force: bool
+    reason: str
+    ends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """Tell Slurm that machines died under their nodes."""
+
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Tell Slurm that machines are taken back: no new job on their nodes. ``claims`` in the order of ``nodes``."""
+
+    claims: tuple[str, ...]
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain:
+    """Take our own drain off slots without a machine."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One run of a job. ``rows``: ids of its rows in the queue, several for a het job; ``number``: restarts before."""
+
+    job_id: str
+    """As scontrol takes it."""
+    rows: tuple[str, ...]
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Have running jobs begin anew elsewhere. One that may not be requeued runs on."""
+
+    runs: tuple[JobRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Write down that runs end because their machine was taken away."""
+
+    runs: tuple[JobRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitTime:
+    """Lower the time limit of a job that runs, to ``limit_s`` seconds from its start."""
+
+    job_id: str
+    limit_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartNow:
+    """Spare requeued jobs the two minutes for which Slurm keeps them."""
+
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """End the machines of claims that are TERMINATING."""
+
+    claims: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveOrphans:
+    """End instances and leftovers that bear our tag and have no claim."""
+
+    provider: str
+    instances: tuple[Instance, ...]
+    leftovers: tuple[Leftover, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Write down a claim for a machine that bears our tag and that the record never knew."""
+
+    claim: Claim
+    """As it is to stand on record; its id is empty where the machine's tags name none."""
+    replaces: str = ""
+    """The claim on record for the slot, whose machine is not listed any more; empty: there is none."""
+
+
+Action = (
+    Adopt
+    | MakeClaim
+    | Launch
+    | Move
+    | Learn
+    | Prove
+    | Reach
+    | Register
+    | Start
+    | SetGate
+    | Bind
+    | Unbind
+    | PowerDown
+    | NodeDown
+    | Drain
+    | Undrain
+    | Requeue
+    | Interrupted
+    | LimitTime
+    | StartNow
+    | Terminate
+    | RemoveOrphans
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions in the order in which they are to be done, the target behind them, and every remark."""
+
+    actions: tuple[Action, ...] = ()
+    target: Target = field(default_factory=Target)
+    remarks: tuple[Remark, ...] = ()

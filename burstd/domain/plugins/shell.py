@@ -1,0 +1,138 @@
+"""The inside of a machine: commands on it, and its ports. Sessions of ssh have it, and some providers' own way in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from burstd.domain.errors import NodeNotReady
+
+LINE_BYTES = 4 << 20
+"""No line that is heard is longer: the longest tell what was collected, a hundred bytes for each object of a list."""
+OUTPUT_BYTES = 1 << 20
+"""More output than this of one ``run`` breaks the connection: what burstd runs says little."""
+
+
+class ConnectionLost(NodeNotReady):
+    """The connection broke; how far the machine got is not known, and every step may be repeated."""
+
+    again = True
+
+
+class CommandTimedOut(NodeNotReady):
+    """The machine did not finish in time."""
+
+    again = True
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command came to: exit status, standard output and standard error."""
+
+    rc: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The last line that it said, for an error message."""
+        lines = [*self.out.strip().splitlines(), *self.err.strip().splitlines()]
+        return lines[-1][-400:] if lines else f"exit status {self.rc}"
+
+
+class Talk(Protocol):
+    """A command that runs on a machine, to be spoken with. It ends, or loses its standard input, with ``close``."""
+
+    def say(self, line: bytes) -> None:
+        """Sends to its standard input. Raises ConnectionLost."""
+        ...
+
+    def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
+        """The next line of its standard output; empty: it has ended; None: ``cancelled`` was set.
+
+        Raises CommandTimedOut where it says nothing for ``quiet_s``, ConnectionLost, also for a line without an end.
+        """
+        ...
+
+    def complaint(self) -> str:
+        """The end of what it wrote to its standard error."""
+        ...
+
+    def close(self) -> None:
+        """Ends the conversation."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Wire(Protocol):
+    """A connection to a port of the machine. Both directions may be used by a thread each."""
+
+    def recv(self, most: int) -> bytes:
+        """What came, at most so many bytes; empty: the other side has said all. Raises OSError."""
+        ...
+
+    def sendall(self, data: bytes) -> None:
+        """Raises OSError."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more is sent; what the other side says can still be received. Where that cannot be told, nothing."""
+        ...
+
+    def close(self) -> None:
+        """Ends it; a ``recv`` that waits returns. May be repeated."""
+        ...
+
+
+class Shell(Protocol):
+    """A way into one machine, with the rights that burstd has there. Not for several threads at once, but its wires.
+
+    Close it, or use ``with``. What burstd will never be allowed to do there raises NodeRefused.
+    """
+
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - as in subprocess.run
+        """Runs a command, with the end of its standard input after ``input``. Secrets belong into ``input`` only.
+
+        Raises ConnectionLost, CommandTimedOut; the shell is of no use after either. An exit status other than 0 is no
+        error here.
+        """
+        ...
+
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see run
+        """Runs a POSIX sh script with arguments, in one round trip; otherwise as ``run``."""
+        ...
+
+    def talk(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Talk:
+        """Starts a command and talks with it line by line. Raises ConnectionLost."""
+        ...
+
+    def dial(self, port: int, timeout_s: float = 30.0) -> Wire:
+        """Connects to a TCP port that something on the machine listens at, on all addresses or on 127.0.0.1 only.
+
+        Raises NotListening, ConnectionLost; neither ends the wires that there are. The wire ends with the shell.
+        """
+        ...
+
+    def close(self) -> None:
+        """Hangs up; may be repeated."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class NotListening(NodeNotReady):
+    """Nothing on the machine listens at the port so far, or what does takes no connection."""
+
+    again = True

@@ -1,0 +1,41 @@
+"""The interface of what makes a machine into a Slurm node. burstd/node/ does it over ssh; tests/virtual/ plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from burstd.domain.claim import Claim
+from burstd.domain.cloud.offer import Pool
+
+
+class Prover(Protocol):
+    """Proves and starts nodes. Calls block, come from several threads, and may be repeated after a crash."""
+
+    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        """Reaches the claim's machine, compares it with what the pool promises, hands over the cluster's secrets.
+
+        ``console`` reads the instance's console log, where the provider has one; ``reached`` is called once the
+        machine answers. Returns one sentence on what was checked. Raises NodeNotReady (try again later) or
+        NodeRefused (never use this machine).
+        """
+        ...
+
+    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+        """Starts slurmd under the slot's name; slurmctld expects it by now. Raises as ``prove`` does.
+
+        ``watch``: a script of the provider's (NodeWatch) by which the machine is to learn of its end, and drain itself.
+        """
+        ...
+
+    def reach(self, claim: Claim) -> None:
+        """Returns once the claim's own machine answers, whatever it says. Raises NodeNotReady where it does not."""
+        ...
+
+    def keep(self, claim_ids: Collection[str]) -> None:
+        """Forgets what was learned of the machines of all claims but these, which live."""
+        ...
+
+    def alarms(self) -> Sequence[str]:
+        """What needs a person: machines that cannot be entered any more."""
+        ...

@@ -1,0 +1,103 @@
+"""A Slurm job as burstd sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from burstd.domain.slurm.shape import Gres
+
+
+class JobState(StrEnum):
+    """Slurm's base job states (job_state in slurm.h), by their long names."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    CONFIGURING = "CONFIGURING"
+    COMPLETING = "COMPLETING"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    BOOT_FAIL = "BOOT_FAIL"
+    DEADLINE = "DEADLINE"
+    REQUEUED = "REQUEUED"
+    SPECIAL_EXIT = "SPECIAL_EXIT"
+    STOPPED = "STOPPED"
+    RESIZING = "RESIZING"
+    REVOKED = "REVOKED"
+    SIGNALING = "SIGNALING"
+    STAGE_OUT = "STAGE_OUT"
+    REQUEUE_HOLD = "REQUEUE_HOLD"
+    REQUEUE_FED = "REQUEUE_FED"
+    RESV_DEL_HOLD = "RESV_DEL_HOLD"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One row of the queue: a job, the pending rest of a job array, one array task, or one component of a het job.
+
+    ``id`` is what Slurm's commands take: ``123``, ``123_7`` (one task), ``123`` for the pending rest of an array
+    (then ``tasks`` > 1 or ``array_tasks`` is not empty), ``123+1`` for the second component of het job 123.
+    Requests are as submitted; 0 or an empty value means not asked for. Memory in MiB, times in seconds since
+    1970 in burstd's own time (the observer translates Slurm's), lengths of time in seconds.
+    """
+
+    id: str
+    user: str
+    state: JobState
+    partitions: tuple[str, ...]
+    submitted: float
+    name: str = ""
+    account: str = ""
+    qos: str = ""
+    reason: str = ""
+    """Slurm's reason why it is pending, by its short name (``Resources``, ``Priority``, ``ReqNodeNotAvail`` ...)."""
+    priority: int = 0
+    array_job_id: str = ""
+    array_tasks: str = ""
+    """Pending task ids as Slurm writes them (``1-10,15``), without the ``%`` throttle."""
+    tasks: int = 1
+    """How many array tasks this row stands for."""
+    tasks_limit: int = 0
+    """The array's ``%`` throttle: how many tasks may run at once; 0: no throttle."""
+    het_job_id: str = ""
+    het_offset: int = 0
+    nodes: int = 1
+    """Fewest nodes that it can start on."""
+    nodes_max: int = 0
+    """Most nodes that it may be spread over; 0: no limit."""
+    cpus: int = 1
+    """CPUs over all nodes."""
+    cpus_per_node: int = 0
+    """Fewest CPUs of each node (Slurm's pn_min_cpus)."""
+    memory_mib: int = 0
+    memory_per_cpu: bool = False
+    """True where ``memory_mib`` is for each CPU, else it is for each node; 0: the partition's default."""
+    memory_whole: bool = False
+    """It asked for no memory and the site has no default: Slurm gives it all the memory of its nodes."""
+    gres_per_node: tuple[Gres, ...] = ()
+    gres_per_job: tuple[Gres, ...] = ()
+    constraint: str = ""
+    """The feature expression as submitted: ``a100&nvme``, ``a|b``, ``[x*2&y*1]``."""
+    exclusive: bool = False
+    time_limit_s: float = 0.0
+    start: float = 0.0
+    """When it started, or Slurm's estimate for a pending one; 0 where there is none."""
+    end: float = 0.0
+    eligible: float = 0.0
+    node_list: tuple[str, ...] = ()
+    """Nodes it has (running) or asks for (pending)."""
+    excluded_nodes: tuple[str, ...] = ()
+    reservation: str = ""
+    licenses: str = ""
+    dependency: str = ""
+    comment: str = ""
+    restarts: int = 0
+    requeue: bool = True
+    """Slurm may run it again where a node fails (``--no-requeue`` forbids it)."""

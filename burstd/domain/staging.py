@@ -1,0 +1,241 @@
+"""The data of a job: what its script asks for, how far it has come, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+_SHOWN = 300
+"""Characters of a faulty line."""
+
+
+class Access(StrEnum):
+    """How a job uses an input."""
+
+    READ_ONLY = "read_only"
+    """Shared with other jobs on the node; on premises a link to the source."""
+    COPY = "copy"
+    """The job's own, which it may change."""
+
+
+class When(StrEnum):
+    """After which end of the job an output is brought home."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class StageIn:
+    """``#BURST stage_in SOURCE [as NAME] [read_only|copy]``. ``line``: of the script, from 1.
+
+    ``source`` is a pattern: ``[*]`` stands for a quoted ``*``, ``${HOME}`` and the like for variables; what path that
+    is says burstd.staging.directives.lexer.resolve.
+    """
+
+    source: str
+    name: str
+    access: Access = Access.READ_ONLY
+    line: int = 0
+    dataset: str = ""
+    """``NAME`` or ``NAME@VERSION`` where it came from ``#BURST dataset``; ``source`` is then filled in by settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageOut:
+    """``#BURST stage_out PATTERN to DESTINATION [on success|failure|always]``; PATTERN is relative to $BURST_OUT.
+
+    ``pattern`` and ``destination`` are written as StageIn.source is; a destination has no wildcards.
+    """
+
+    pattern: str
+    destination: str
+    when: When = When.ALWAYS
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """All that a script asks for. Non-UTF-8 bytes in paths are surrogates, as in os.fsdecode."""
+
+    stage_in: tuple[StageIn, ...] = ()
+    stage_out: tuple[StageOut, ...] = ()
+    scratch_bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.stage_in or self.stage_out or self.scratch_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectiveFault:
+    """What is wrong in one line, and what is allowed."""
+
+    line: int
+    text: str
+    """The line as written."""
+    wrong: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {_cut(self.text)}: {_cut(self.wrong)}; {self.allowed}"
+
+
+def _cut(text: str) -> str:
+    """As much of it as a person reads."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+
+
+class StageState(StrEnum):
+    """The life of a job's data; which move may follow which is in STAGE_TRANSITIONS."""
+
+    WAITING = "waiting"
+    """Asked for; its turn has not come."""
+    SENDING = "sending"
+    """Input is on its way to the store."""
+    STAGED = "staged"
+    """All input is in the store: Slurm may allocate."""
+    PLACING = "placing"
+    """Nodes are allocated, their agents fetch the input."""
+    PLACED = "placed"
+    """The job has its input; its output, if any, is on the nodes."""
+    COLLECTING = "collecting"
+    """The job has ended; its output is on its way from the nodes to the store."""
+    BRINGING = "bringing"
+    """Its output is in the store and on its way home; the nodes are not needed any more."""
+    HOME = "home"
+    """Its output is at its destination, with a manifest."""
+    HELD = "held"
+    """Given up with a reason; ``resume`` says from where it goes on when it is told to."""
+    CLEARED = "cleared"
+    """Nothing of the job is left in the store and on nodes. The end."""
+
+
+_T = StageState
+STAGE_TRANSITIONS: dict[StageState, frozenset[StageState]] = {
+    _T.WAITING: frozenset({_T.SENDING, _T.STAGED, _T.HELD, _T.CLEARED}),
+    _T.SENDING: frozenset({_T.WAITING, _T.STAGED, _T.HELD, _T.CLEARED}),
+    # Requeued: its input is looked at again. Cancelled before it ran: cleared.
+    _T.STAGED: frozenset({_T.PLACING, _T.WAITING, _T.HELD, _T.CLEARED}),
+    _T.PLACING: frozenset({_T.PLACED, _T.WAITING, _T.COLLECTING, _T.HELD, _T.CLEARED}),
+    _T.PLACED: frozenset({_T.COLLECTING, _T.WAITING, _T.HELD, _T.CLEARED}),
+    _T.COLLECTING: frozenset({_T.BRINGING, _T.HOME, _T.HELD, _T.CLEARED}),
+    _T.BRINGING: frozenset({_T.HOME, _T.HELD, _T.COLLECTING, _T.CLEARED}),
+    _T.HOME: frozenset({_T.CLEARED, _T.WAITING}),
+    _T.HELD: frozenset({_T.WAITING, _T.COLLECTING, _T.BRINGING, _T.CLEARED}),
+    _T.CLEARED: frozenset(),
+}
+OUTPUT_ON_NODES = frozenset({_T.PLACING, _T.PLACED, _T.COLLECTING})
+"""A node of the job is not let go in these."""
+INPUT_NEEDED = frozenset({_T.WAITING, _T.SENDING, _T.STAGED, _T.PLACING, _T.PLACED})
+"""Trees of the job are not evicted from the store in these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of bytes of a file: ``length`` bytes from ``offset`` of an object; an empty key: a hole (zeros).
+
+    ``key`` is the SHA-256 of the whole object, in hexadecimal: who fetches it verifies it. Where the object lies in a
+    store says the tree's prefix (burstd.transfer.content_store.manifest.object_key).
+    """
+
+    key: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A source as it lies in a store: a manifest of entries, which name the objects that hold their content.
+
+    ``prefix``: where its objects are, ``in`` for shared input, ``out/JOB/NODE`` for one job's output. ``digest``:
+    SHA-256 of the manifest, hexadecimal; ``manifest``: the pieces of the manifest itself.
+    """
+
+    prefix: str
+    digest: str
+    manifest: tuple[Piece, ...]
+    entries: int
+    size: int
+    """Bytes of all files, holes included."""
+    single: bool = False
+    """The source was one file (or link), not a directory or glob."""
+    place: str = ""
+    """The source's path on nodes, which see it as it is: then nothing of it is in a store, and the rest is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """The data of one job, as recorded. Times in seconds since 1970 in burstd's own time, sizes in bytes."""
+
+    job_id: str
+    user: str
+    uid: int
+    gid: int
+    directives: Directives
+    state: StageState
+    since: float
+    created: float
+    store: str = ""
+    account: str = ""
+    work_dir: str = ""
+    """The job's working directory: relative sources and destinations start there."""
+    trees: Mapping[str, Tree] = field(default_factory=dict)
+    """Input name -> what was sent."""
+    nodes: tuple[str, ...] = ()
+    """The job's nodes, from allocation to the end of its output."""
+    outputs: Mapping[str, Tree] = field(default_factory=dict)
+    """Node -> what was collected there."""
+    job_state: str = ""
+    """How the job ended, by Slurm's name; empty while it has not."""
+    exit_code: str = ""
+    bytes_in: int = 0
+    """Size of all input."""
+    bytes_sent: int = 0
+    """Of it, what had to be sent: the rest was in the store already."""
+    bytes_out: int = 0
+    estimated_ready: float = 0.0
+    """When the input was expected to be in the store, when first estimated; 0: never estimated."""
+    staged: float = 0.0
+    """When it was."""
+    attempts: int = 0
+    error: str = ""
+    resume: str = ""
+    """The state from which a held one goes on."""
+    reason: str = ""
+
+    @property
+    def needs_person(self) -> bool:
+        """It goes on only after somebody has done something; ``error`` says what is wrong."""
+        stuck = self.state is StageState.PLACED or (self.state is StageState.COLLECTING and not self.attempts)
+        return bool(self.error) and (bool(self.resume) or stuck)
+
+    @property
+    def needed(self) -> str:
+        """What is wrong with one that needs a person, and which commands there are then."""
+        if not self.resume or "burstctl stage" in self.error:
+            return self.error
+        ran = self.resume in (StageState.COLLECTING, StageState.BRINGING)
+        lost = f", or gives its output up with 'burstctl stage discard {self.job_id}'" if ran else ""
+        return f"{self.error}; once that is mended it goes on with 'burstctl stage retry {self.job_id}'{lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataView:
+    """What a decision needs to know of one job's data."""
+
+    state: StageState
+    ready_at: float
+    """When its input is expected in the store, in burstd's time; 0: it is there, or nothing is known."""
+    nodes: tuple[str, ...] = ()
+    since: float = 0.0
+    error: str = ""
+    ended: float = 0.0
+    """When the job ended; 0: it has not, or nobody knows, and ``since`` counts."""
+    store: str = ""
+    """The store that has its data, or is to have it."""
+    size: int = 0
+    """Bytes of its input; 0: it has none, or nobody knows."""
+    left: int = 0
+    """Bytes of it that are not in the store yet, as far as is known."""

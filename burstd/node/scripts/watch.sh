@@ -1,0 +1,82 @@
+# Asks every few seconds whether the cloud takes this machine back, and drains its node in Slurm if so. Ends with the
+# machine: a slurmctld that dies before it has saved the node's state forgets the drain, so an interruption is said again
+# where the node no longer bears it; a hint is said once, as a person may overrule it. Thousands of machines may hear of
+# their end at one instant: so each waits a moment of its own, and longer each time while slurmctld does not answer.
+# Needs neither burstd nor the cloud's queue. The words are those of burstd/planner/lifecycle/spot_notices.py.
+# $1: the node's name. $2: file with the provider's script, which prints "interruption SECONDS" (of its end, since 1970)
+# or "rebalance", or nothing.
+set -u
+LC_ALL=C
+PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
+export LC_ALL PATH
+name=$1
+script=$2
+told=
+wait=5
+
+# Up to 4 s, by chance.
+pause() {
+    ms=$(($(od -A n -N 2 -t u2 /dev/urandom) % 4000))
+    sleep "$((ms / 1000)).$(printf %03d $((ms % 1000)))"
+}
+
+# Prints the notice as a reason, or nothing.
+notice() {
+    said=$(timeout 20 sh "$script" </dev/null 2>/dev/null | head -n 1)
+    case $said in
+    rebalance) echo "burstd: rebalance hint" ;;
+    "interruption "*)
+        seconds=${said#interruption }
+        if end=$(date -u -d "@${seconds%%.*}" +%Y-%m-%dT%H:%M:%SZ 2>/dev/null); then
+            echo "burstd: interruption, ends $end"
+        else
+            echo "burstd: interruption"
+        fi
+        ;;
+    esac
+}
+
+# Drains the node with this reason, unless it says so, or worse, already. What a person wrote stays in front. A node that
+# is powered down has no machine of ours any more, one that is powered up after we told may have another.
+drain() {
+    known=$(timeout 20 sinfo -h -N -n "$name" -o '%T|%E' | head -n 1) && [ -n "$known" ] || return 1
+    case ${known%%"|"*} in
+    *"~" | *"%") return 0 ;;
+    *"#") [ -z "$told" ] || return 0 ;;
+    esac
+    before=
+    case $known in
+    drain*"|"*"burstd: interruption"*) return 0 ;;
+    drain*"|"*"burstd: rebalance hint")
+        [ "$1" != "burstd: rebalance hint" ] || return 0
+        before=${known#*|}
+        before=${before%burstd: rebalance hint}
+        ;;
+    drain*"|none") ;;
+    drain*) before="${known#*|}; " ;;
+    esac
+    timeout 20 scontrol update NodeName="$name" State=DRAIN Reason="$before$1"
+}
+
+pause
+while :; do
+    next=5
+    reason=$(notice)
+    news=
+    if [ -n "$reason" ] && [ "$reason" != "$told" ]; then
+        news=1
+        pause
+    fi
+    if [ -n "$news" ] || { [ -n "$reason" ] && [ "$reason" != "burstd: rebalance hint" ]; }; then
+        if drain "$reason"; then
+            told=$reason
+            wait=5
+            [ "$reason" = "burstd: rebalance hint" ] || next=30
+        else
+            next=$wait
+            wait=$((wait * 2))
+            [ "$wait" -le 30 ] || wait=30
+        fi
+    fi
+    sleep "$next"
+done

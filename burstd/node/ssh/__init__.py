@@ -1,0 +1,1 @@
+"""Connections by ssh: keys, host keys, sessions."""

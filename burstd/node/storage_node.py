@@ -1,0 +1,122 @@
+"""Makes a machine into a storage node: an ordinary user with a key of its own, a folder, room enough."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from burstd.domain.claim import Cause, Claim
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.errors import NodeRefused
+from burstd.domain.storage_node import NodePlace, NodeWish
+from burstd.node.errors import HeadNotReady
+from burstd.node.ssh.key_pair import KeyUnusable, ensure_ssh_key
+from burstd.node.validator import NodeProver
+
+USER = "burst"
+SSH_PORT = 22
+_TIMEOUT_S = 60.0
+_BYTES = re.compile(r"[0-9]{1,18}")
+_MAKE = """
+user=$1 folder=$2 python=$3
+command -v "$python" >/dev/null 2>&1 || exit 64
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 65
+id -u "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/sh --password '*' "$user" || exit 66
+home=$(getent passwd "$user" | cut -d: -f6)
+umask 077
+mkdir -p "$home/.ssh" && cat >"$home/.ssh/authorized_keys" && chown -R "$user": "$home/.ssh" || exit 66
+umask 022
+mkdir -p "$folder" && chown "$user": "$folder" && chmod 700 "$folder" || exit 67
+df -PB1 "$folder" | awk 'NR == 2 { print $4 }'
+"""
+
+
+def place_of(folder: Path, claim: Claim) -> NodePlace:
+    """How a storage node that was proved is entered. ``folder``: where burstd keeps their keys. Raises KeyUnusable.
+
+    The nodes' key is made where it is missing; what delivers the store's program lets it in there.
+    """
+    own = folder / claim.id
+    nodes = own / "node_key"
+    if not nodes.exists():
+        ensure_ssh_key(nodes, comment=f"{claim.id}-nodes")
+    return NodePlace(claim.address, SSH_PORT, USER, str(own / "key"), str(nodes), str(own / "known_hosts"))
+
+
+class StorageProver:
+    """Proves storage nodes, and leaves all others to the prover of Slurm's nodes. See Prover."""
+
+    def __init__(self, nodes: NodeProver, folder: Path, wishes: Callable[[], Mapping[str, NodeWish]]) -> None:
+        """``wishes``: by pool."""
+        self._nodes = nodes
+        self._folder = folder
+        self._wishes = wishes
+
+    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        """See Prover."""
+        if claim.cause is not Cause.STORAGE:
+            return self._nodes.prove(claim, pool, console, reached)
+        wish = self._wishes()[pool.name]
+        with self._nodes.session(claim, console) as session:
+            reached()
+            # The head's alone. Nodes have another, which runs nothing but the store's program.
+            line = f"restrict {self._own_key(claim)}\n"
+            done = session.script(_MAKE, USER, wish.path, wish.python, input=line.encode("ascii"), timeout_s=_TIMEOUT_S)
+            where = f"{claim.offer.id} gave a machine that cannot be a storage node:"
+            refusals = {
+                64: f"it has no {wish.python}: take an image with Python 3.11 or newer",
+                65: f"its {wish.python} is older than 3.11: take an image with a newer one",
+                66: f"the user {USER} could not be made: {done.complaint}",
+                67: f"the folder {wish.path} could not be made: {done.complaint}",
+            }
+            if done.rc != 0:
+                raise NodeRefused(f"{where} {refusals.get(done.rc, done.complaint)}")
+            words = done.out.split()
+            if not words or not _BYTES.fullmatch(words[-1]):
+                raise NodeRefused(f"{where} it cannot say how much room it has: {done.complaint}", cause="disk")
+            free = int(words[-1])
+            if free < wish.free_bytes:
+                raise NodeRefused(
+                    f"{where} {wish.path} has {free >> 20} MiB free, and {wish.free_bytes >> 20} are wanted (free_gib)",
+                    cause="disk",
+                )
+            self._remember(claim, session.host_key)
+        return f"{claim.address} has {wish.path} with {free >> 20} MiB free"
+
+    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+        """See Prover. A storage node has no slurmd."""
+        self._nodes.start(claim, pool, watch)
+
+    def reach(self, claim: Claim) -> None:
+        """See Prover."""
+        self._nodes.reach(claim)
+
+    def keep(self, claim_ids: Collection[str]) -> None:
+        """See Prover. Keys of machines that are gone go too."""
+        self._nodes.keep(claim_ids)
+        if self._folder.is_dir():
+            for own in self._folder.iterdir():
+                if own.name not in claim_ids:
+                    shutil.rmtree(own)
+
+    def alarms(self) -> list[str]:
+        """See Prover."""
+        return self._nodes.alarms()
+
+    def _own_key(self, claim: Claim) -> str:
+        try:
+            return ensure_ssh_key(self._folder / claim.id / "key", comment=claim.id)
+        except KeyUnusable as error:
+            raise HeadNotReady(str(error)) from None
+
+    def _remember(self, claim: Claim, host_key: str) -> None:
+        file = self._folder / claim.id / "known_hosts"
+        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            unfinished.write_text(f"{claim.address} {host_key}\n", encoding="ascii")
+            unfinished.rename(file)
+        except OSError as error:
+            raise HeadNotReady(f"{file} cannot be written: {error.strerror}") from None

@@ -1,0 +1,140 @@
+"""The two steps that make a machine a node: prove it and hand over the cluster's secrets; start slurmd.
+
+Both may be cut off at any point and repeated: what is done already is found done.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+import structlog
+
+from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
+from burstd.node.checks import Expected, Failure, judge
+from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted
+from burstd.node.facts import Facts, gather
+
+log = structlog.get_logger(__name__)
+
+_LATER = 75
+"""Exit status of a script that could not so far: EX_TEMPFAIL of sysexits.h."""
+NVIDIA = "/dev/nvidia[0-9]*"
+_WORD = re.compile(r"^[A-Za-z0-9_.,:/=@%+-]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRequest:
+    """What a machine must be, and what it is given when it is. ``gpu_devices``: pattern of the GPUs' device files."""
+
+    expected: Expected
+    munge_key: bytes = field(repr=False)
+    credential: Callable[[int], str]
+    """A fresh credential of the head's munged, that the machine's munged must believe, for this user's eyes only."""
+    wall: Callable[[], float]
+    """The head's clock, in seconds since 1970."""
+    gpu_devices: str = NVIDIA
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """The site's own checks: name -> shell command that ends with 0 where all is well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What came of it. With failures the machine was given nothing."""
+
+    failures: tuple[Failure, ...]
+    facts: Facts
+    seconds: float
+
+
+def prove(request: ProofRequest, connect: Callable[[], Shell], reached: Callable[[], None] = lambda: None) -> Proof:
+    """Connects, has the machine say what it is, judges that, and where all is well hands the secrets over.
+
+    ``reached`` is called once it answers. Raises what ``connect`` raises, CommandFailed (munge), ConnectionLost,
+    CommandTimedOut.
+    """
+    began = time.monotonic()
+    with connect() as session:
+        reached()
+        users = tuple(request.expected.users)
+        facts = gather(session, gpu_devices=request.gpu_devices, users=users, wall=request.wall)
+        failures = tuple(judge(facts, request.expected)) or tuple(_commands(session, request.commands))
+        if not failures:
+            _hand_over(session, request, facts.uid)
+    return Proof(failures, facts, time.monotonic() - began)
+
+
+def _commands(session: Shell, commands: Mapping[str, str]) -> Iterator[Failure]:
+    for name, command in commands.items():
+        done = session.script(command, timeout_s=60.0)
+        if done.rc != 0:
+            remedy = "This check is the site's own: see extra_checks in the settings"
+            yield Failure(name, f"success of '{command}'", f"'{done.complaint}' (exit status {done.rc})", remedy)
+
+
+def _hand_over(session: Shell, request: ProofRequest, uid: int) -> None:
+    """Through the encrypted channel's standard input only: arguments can be read by every user of a machine."""
+    content = request.credential(uid).strip().encode("ascii") + b"\n" + request.munge_key
+    done = session.script(_script("munge.sh"), str(len(request.munge_key)), input=content, timeout_s=60.0)
+    if done.rc != 0:
+        raise CommandFailed(
+            f"the machine's munge does not work: {done.complaint}", rc=done.rc, err=done.err, cause="munge"
+        )
+
+
+def start(
+    slot: str,
+    connect: Callable[[], Shell],
+    *,
+    conf_server: str = "",
+    options: Sequence[str] = (),
+    command: Sequence[str] = (),
+    watch: str = "",
+) -> None:
+    """Starts slurmd under the slot's name, unless it runs already. slurmctld must expect the node by now.
+
+    To be repeated where slurmctld goes on waiting for the node: a slurmd that it takes no notice of is started anew.
+
+    ``conf_server``: ``HOST[:PORT][,HOST...]`` of slurmctld, which sends the configuration; empty where the image has a
+    slurm.conf. ``options``: more for slurmd. With systemd the unit slurmd.service is used, else slurmd is started
+    directly. ``command`` is run instead of all that, with ``{slot}`` and ``{conf_server}`` filled in.
+    ``watch``: a script by which the machine learns that its cloud takes it back, and drains the node (watch.sh).
+
+    Raises SlurmdNotStarted, NoConfiguration, ConnectionLost, CommandTimedOut, ValueError (a word that no option may
+    hold) and what ``connect`` raises.
+    """
+    words = [slot, *(["--conf-server", conf_server] if conf_server else []), *options]
+    for word in words:
+        if not _WORD.match(word):
+            raise ValueError(f"{word!r} cannot be given to slurmd: letters, digits and _.,:/=@%+- only")
+    with connect() as session:
+        # Where slurmctld is down slurmd goes on asking for its configuration: that need not be waited for.
+        if command:
+            filled = [w.replace("{slot}", slot).replace("{conf_server}", conf_server) for w in command]
+            done = session.run(filled, timeout_s=60.0)
+        else:
+            done = session.script(_script("slurmd.sh"), *words, timeout_s=60.0)
+        if done.rc == 0 and watch:
+            _watch(session, slot, watch)
+    if done.rc != 0:
+        kind = NoConfiguration if done.rc == _LATER else SlurmdNotStarted
+        raise kind(f"slurmd did not start as {slot}: {done.complaint}")
+
+
+def _watch(session: Shell, slot: str, script: str) -> None:
+    """A machine that cannot watch is a node all the same: its cloud's queue, or its end, tells."""
+    loop = _script("watch.sh").encode()
+    try:
+        done = session.script(_script("watching.sh"), slot, str(len(loop)), input=loop + script.encode())
+    except (CommandTimedOut, ConnectionLost) as error:
+        log.warning("machine does not watch for its end", slot=slot, error=str(error))
+        return
+    if done.rc != 0:
+        log.warning("machine does not watch for its end", slot=slot, error=done.complaint)
+
+
+def _script(name: str) -> str:
+    return files("burstd.node").joinpath("scripts", name).read_text(encoding="utf-8")

@@ -1,0 +1,290 @@
+"""The Prover that enters machines, by ssh or as their provider can: claims and pools in, errors of the model out."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import subprocess
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from burstd.domain.claim import Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.errors import NodeNotReady, NodeRefused, ProviderError
+from burstd.domain.plugins.shell import Shell
+from burstd.node.checks import Expected, Failure, reference, version
+from burstd.node.errors import (
+    ClockNotSet,
+    HeadNotReady,
+    HostKeyMismatch,
+    HostKeyUnknown,
+    HostKeyUnobtainable,
+    NotReachable,
+    Unlike,
+)
+from burstd.node.ssh.host_keys import HostKeys, Pins, Trust, keys_of_console
+from burstd.node.validation import NVIDIA, ProofRequest, prove, start
+from burstd.planner.lifecycle.listing import some
+
+if TYPE_CHECKING:
+    from burstd.node.ssh.session import Session
+
+_PROVED = frozenset({S.READY, S.OPEN, S.CLOSING, S.TERMINATING})
+"""States of claims whose machine has shown its host key once: no other is learned on the network's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is the same for every machine of this cluster."""
+
+    key: Path
+    """burstd's private ssh key."""
+    pins: Path
+    """Directory for the host keys of machines that live."""
+    munge_key: Path
+    conf_server: str
+    """slurmctld as machines see it: ``head:6817``; empty where images have a slurm.conf."""
+    munge_socket: str = ""
+    """Of the head's munged; empty: munge's own default."""
+    ssh_user: str = "root"
+    ssh_port: int = 22
+    trust: Mapping[str, Trust] = field(default_factory=dict)
+    """Provider -> how its machines' host keys are learned; CONSOLE where it is not named."""
+    users: tuple[str, ...] = ("slurm",)
+    """Users who must have the same numbers everywhere, beside those whose jobs a machine is for."""
+    compare_job_users: bool = True
+    os: str = ""
+    gpu_names: Mapping[str, str] = field(default_factory=dict)
+    gpu_devices: str = NVIDIA
+    clock_tolerance_s: float = 30.0
+    tmp_mib: int = 0
+    free_mib: int = 256
+    skip: frozenset[str] = frozenset()
+    """Checks to leave out: ``burstd.node.checks.NAMES``."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """The site's own checks: name -> shell command that ends with 0 where all is well."""
+    slurmd_options: tuple[str, ...] = ()
+    start_command: tuple[str, ...] = ()
+    """Run on a machine instead of starting slurmd, with ``{slot}`` and ``{conf_server}`` filled in."""
+    connect_timeout_s: float = 10.0
+
+
+class NodeProver:
+    """Implements ``burstd.domain.plugins.validator.Prover``. May be called from several threads."""
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        slurm_version: Callable[[], tuple[int, ...]],
+        wall: Callable[[], float],
+        credential: Callable[[int], str] | None = None,
+        shells: Mapping[str, Callable[[str, float], Shell]] | None = None,
+        consoles: Mapping[str, Callable[[str], str]] | None = None,
+    ) -> None:
+        """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970.
+
+        ``credential``: a fresh one of the head's munged for a uid of the machine; by default munge is asked.
+        ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
+        ``consoles``: ``ConsoleLog.console`` of the providers that have it, for machines whose host key was lost.
+        """
+        self.site = site
+        """What is in force; replaced whole, from the deciding thread."""
+        self._slurm_version = slurm_version
+        self._wall = wall
+        self._credential = credential or self._munge
+        self._pins = Pins(site.pins)
+        self._shells = shells or {}
+        self._consoles = consoles or {}
+        self._locked: dict[str, str] = {}
+        """By claim the slots of machines that were proved, and whose host key is lost."""
+
+    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        """See ``Prover.prove``. A NodeRefused of ours names each difference; its cause is the first one's check."""
+        request = self._request(claim, pool)
+        proof = prove(request, lambda: self._connect(claim, console), reached)
+        if proof.failures:
+            sentence = _sentence(claim, proof.failures)
+            if all(failure.name == "clock" for failure in proof.failures):
+                raise ClockNotSet(sentence, proof.facts.clock_off_s or 0.0)
+            raise Unlike(sentence, cause=proof.failures[0].name)
+        facts = proof.facts
+        has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"
+        slurm = version(facts.slurm_version or ())
+        return f"{claim.address} has {has}, Slurm {slurm} and a munge that trusts ours ({proof.seconds:.1f} s)"
+
+    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:  # noqa: ARG002 - the interface has it
+        """See ``Prover.start``."""
+        site = self.site
+        start(
+            claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
+            options=site.slurmd_options, command=site.start_command, watch=watch,
+        )  # fmt: skip
+
+    def reach(self, claim: Claim) -> None:
+        """See ``Prover.reach``. Another machine that answers at the address, with another host key, is not the claim's.
+
+        Raises KeyUnusable as well.
+        """
+        try:
+            self._connect(claim, None).close()
+        except HostKeyMismatch as error:
+            raise NotReachable(f"another machine answers at {claim.address}: {error}") from error
+        except NotReachable:
+            raise
+        except (NodeNotReady, NodeRefused):
+            return
+
+    def connect(self, claim: Claim) -> Shell:
+        """A way into the machine of a claim that was proved. Raises NodeNotReady, NodeRefused."""
+        return self._connect(claim, None)
+
+    def session(self, claim: Claim, console: Callable[[], str] | None = None) -> Session:
+        """One of ssh; ``console`` as for ``prove``, for a machine that has not been proved.
+
+        Raises NodeNotReady, NodeRefused.
+        """
+        if claim.offer.provider in self._shells:
+            raise NodeRefused(
+                f"machines of {claim.offer.provider} have no ssh, which a storage node needs: let another provider "
+                "fill it, or use a store of kind pvc or s3",
+                cause="ssh",
+            )
+        return self._ssh(claim, console)
+
+    def keep(self, claim_ids: Collection[str]) -> None:
+        """Forgets the host keys of all claims but these, which live."""
+        self._pins.keep(claim_ids)
+        for gone in self._locked.keys() - set(claim_ids):
+            self._locked.pop(gone, None)
+
+    def alarms(self) -> list[str]:
+        """See ``Prover.alarms``."""
+        slots = sorted(self._locked.copy().values())
+        if not slots:
+            return []
+        why = f"{some(slots)} cannot be entered, and output stays there: no console shows the host keys, which are lost"
+        return [f"{why}. Put the files of {self.site.pins} back from a backup; jobs go on meanwhile"]
+
+    def _request(self, claim: Claim, pool: Pool) -> ProofRequest:
+        site = self.site
+        users = {*site.users, *(claim.users if site.compare_job_users else ())}
+        expected = Expected(
+            shape=pool.shape, slurm_version=self._slurm_version(), users=reference(sorted(users)),
+            gpu_names=site.gpu_names, tmp_mib=site.tmp_mib, free_mib=site.free_mib, os=site.os,
+            clock_tolerance_s=site.clock_tolerance_s, skip=site.skip,
+        )  # fmt: skip
+        key = self._munge_key()
+        return ProofRequest(expected, key, self._credential, self._wall, site.gpu_devices, site.commands)
+
+    def _munge_key(self) -> bytes:
+        file = self.site.munge_key
+        try:
+            key = file.read_bytes()
+        except OSError as error:
+            raise HeadNotReady(
+                f"the cluster's munge key {file} cannot be read by user {os.geteuid()}: {error.strerror}. burstd needs "
+                "it to make machines members of the cluster"
+            ) from None
+        if not key:
+            raise HeadNotReady(f"the cluster's munge key {file} is empty: make one with mungekey")
+        return key
+
+    def _munge(self, uid: int) -> str:
+        """Good for a minute, and for this user of the machine only."""
+        argv = ["munge", "--no-input", f"--restrict-uid={uid}", "--ttl=60"]
+        argv += [f"--socket={self.site.munge_socket}"] if self.site.munge_socket else []
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=10.0, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HeadNotReady(f"munge does not work on the head: {error}. Look at munge.service there") from None
+        if done.returncode != 0:
+            raise HeadNotReady(f"munge does not work on the head: {done.stderr.strip()}. Look at munge.service there")
+        return done.stdout
+
+    def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Shell:
+        _check_address(claim)
+        enter = self._shells.get(claim.offer.provider)
+        if enter is None:
+            return self._ssh(claim, console)
+        try:
+            return enter(claim.instance_id, self.site.connect_timeout_s)
+        except ProviderError as error:
+            raise NotReachable(f"{claim.slot} cannot be entered: {error}") from error
+
+    def _ssh(self, claim: Claim, console: Callable[[], str] | None) -> Session:
+        # paramiko is slow to import, and a daemon that starts no machine needs none of it.
+        from burstd.node.ssh.session import Target, answers, connect  # noqa: PLC0415
+
+        if not claim.address:
+            raise NotReachable(f"{claim.slot}: the provider has told no address of instance {claim.instance_id} so far")
+        site = self.site
+        target = Target(claim.address, site.key, site.ssh_user, site.ssh_port)
+        known = self._pins.get(claim.id)
+        if known is None:
+            # A console costs a call to the cloud; as long as nobody answers there is no need for one.
+            answers(target, site.connect_timeout_s)
+            known = self._learn(claim, console)
+        session = connect(target, known, site.connect_timeout_s)
+        self._locked.pop(claim.id, None)
+        # Only now: what a wrong machine showed must not be remembered.
+        if self._pins.get(claim.id) is None:
+            self._pins.put(claim.id, HostKeys(known.trust, known.keys or frozenset({session.host_key})))
+        return session
+
+    def _learn(self, claim: Claim, console: Callable[[], str] | None) -> HostKeys:
+        provider = claim.offer.provider
+        trust = self.site.trust.get(provider, Trust.CONSOLE)
+        proved = claim.state in _PROVED
+        if trust is Trust.FIRST_USE and not proved:
+            return HostKeys(trust)
+        if proved:
+            self._locked[claim.id] = claim.slot
+            read = self._consoles.get(provider)
+            console = partial(read, claim.instance_id) if read is not None else None
+        if console is None and proved:
+            raise HostKeyUnobtainable(
+                f"the host key of {claim.slot} is lost, and {provider} shows no console to learn it from again: put "
+                f"{self.site.pins / claim.id} back from a backup"
+            )
+        if console is None:
+            raise HostKeyUnobtainable(
+                f"provider {provider} shows no console, so the host keys of its machines cannot be known: set "
+                f'host_keys = "first_use" for it if its network is to be trusted'
+            )
+        try:
+            keys = keys_of_console(console())
+        except ProviderError as error:
+            raise HostKeyUnknown(f"the console of {claim.instance_id} cannot be read now: {error}") from error
+        if not keys and proved:
+            raise HostKeyUnknown(
+                f"the host key of {claim.slot} is lost, and the console of {claim.instance_id} shows none any more: "
+                f"put {self.site.pins / claim.id} back from a backup"
+            )
+        if not keys:
+            raise HostKeyUnknown(f"the console of {claim.instance_id} shows no host keys so far: cloud-init is at work")
+        return HostKeys(trust, keys)
+
+
+def _check_address(claim: Claim) -> None:
+    """Whether it can be a machine's: a cloud says it, burstd goes there, and Slurm is told. Raises NodeRefused."""
+    if not claim.address:
+        return
+    try:
+        address = ipaddress.ip_address(claim.address)
+    except ValueError:
+        address = None
+    inside = address is not None and (getattr(address, "ipv4_mapped", None) or address)
+    if not inside or inside.is_loopback or inside.is_link_local or inside.is_unspecified or inside.is_multicast:
+        raise NodeRefused(
+            f"{claim.offer.provider} says that {claim.slot} has the address {claim.address!r}, which no machine has",
+            cause="address",
+        )
+
+
+def _sentence(claim: Claim, failures: tuple[Failure, ...]) -> str:
+    return f"{claim.offer.id} gave a machine that differs: " + " ".join(str(f) for f in failures)

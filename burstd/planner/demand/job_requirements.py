@@ -1,0 +1,113 @@
+"""What a job needs: of each node, over all nodes, and how many nodes of a given shape that makes. Slurm's semantics.
+
+Slurm spreads what is asked for over all nodes (``-n``, ``--gpus``) as it likes; here it is spread evenly, which is
+enough for the equal nodes of a pool. Memory for each CPU bounds the CPUs that one node can give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.shape import Gres, Shape
+from burstd.planner.demand.feature_expression import Constraint, parse
+from burstd.planner.demand.gres import GresCount, available, describe, lacking_gres
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the partition gives a job that asks for no memory. MiB, for each CPU or each node; 0: nothing."""
+
+    memory_mib: int = 0
+    memory_per_cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one node must give a job: CPUs, MiB, GRES; the whole node where exclusive."""
+
+    cpus: int
+    memory_mib: int
+    gres: tuple[Gres, ...] = ()
+    exclusive: bool = False
+
+    def lacking(self, shape: Shape) -> str:
+        """What an empty node of this shape lacks (``64 CPUs (it has 16)``); empty: it fits."""
+        if self.cpus > shape.cpus:
+            return f"{self.cpus} CPUs (it has {shape.cpus})"
+        if self.memory_mib > shape.memory_mib:
+            return f"{self.memory_mib} MiB of memory (it has {shape.memory_mib})"
+        return lacking_gres(GresCount(shape.gres), self.gres)
+
+    def __str__(self) -> str:
+        parts = [f"{self.cpus} CPUs", f"{self.memory_mib} MiB" if self.memory_mib else "", describe(self.gres)]
+        return ", ".join(p for p in parts if p) + (", whole nodes" if self.exclusive else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a job (or one task of an array, or one component of a het job) needs."""
+
+    nodes: int
+    """Fewest nodes."""
+    nodes_max: int
+    """Most nodes; 0: no limit."""
+    cpus: int
+    """CPUs over all nodes."""
+    cpus_per_node: int
+    """Fewest CPUs of each node."""
+    memory_mib: int
+    """MiB of each node, or of each CPU where ``memory_per_cpu``; 0: none asked for."""
+    memory_per_cpu: bool
+    gres_per_node: tuple[Gres, ...]
+    gres_per_job: tuple[Gres, ...]
+    constraint: Constraint
+    exclusive: bool
+
+    def share(self, nodes: int) -> Share:
+        """What each of so many nodes gives, spread evenly."""
+        cpus = max(1, self.cpus_per_node, -(-self.cpus // nodes))
+        spread = tuple(Gres(g.name, g.type, -(-g.count // nodes)) for g in self.gres_per_job if g.count)
+        memory = self.memory_mib * cpus if self.memory_per_cpu else self.memory_mib
+        return Share(cpus, memory, self.gres_per_node + spread, self.exclusive)
+
+    def nodes_of(self, shape: Shape) -> int | str:
+        """How many empty nodes of this shape it takes, or what one of them lacks."""
+        usable = shape.cpus
+        if self.memory_per_cpu and self.memory_mib:
+            usable = min(usable, shape.memory_mib // self.memory_mib)
+            if usable < max(1, self.cpus_per_node):
+                return f"{self.memory_mib} MiB for each CPU (it has {shape.memory_mib} MiB)"
+        if usable < 1:
+            return f"{self.cpus} CPUs (it has {shape.cpus})"
+        nodes = max(self.nodes, self.constraint.fewest_nodes, -(-self.cpus // usable))
+        there = GresCount(shape.gres)
+        for gres in self.gres_per_job:
+            count = available(there, gres.name, gres.type)
+            if gres.count and not count:
+                return f"{gres} (it has none)"
+            nodes = max(nodes, -(-gres.count // count) if gres.count else 0)
+        if self.nodes_max and nodes > max(self.nodes_max, self.nodes):
+            return f"{self.share(max(self.nodes_max, self.nodes))} on {max(self.nodes_max, self.nodes)} node(s)"
+        return self.share(nodes).lacking(shape) or nodes
+
+
+_NONE = Defaults()
+
+
+def need(job: Job, defaults: Defaults = _NONE) -> Need:
+    """What the job needs; ``defaults`` are its partition's."""
+    asked = job.memory_mib > 0
+    return Need(
+        nodes=max(1, job.nodes),
+        nodes_max=job.nodes_max,
+        cpus=max(1, job.cpus, job.cpus_per_node * max(1, job.nodes)),
+        cpus_per_node=job.cpus_per_node,
+        memory_mib=job.memory_mib if asked else defaults.memory_mib,
+        memory_per_cpu=job.memory_per_cpu if asked else defaults.memory_per_cpu,
+        gres_per_node=tuple(g for g in job.gres_per_node if g.count),
+        gres_per_job=tuple(g for g in job.gres_per_job if g.count),
+        constraint=parse(job.constraint),
+        # With all of a node's memory it leaves nothing that another job could run in.
+        exclusive=job.exclusive or job.memory_whole,
+    )

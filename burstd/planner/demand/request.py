@@ -1,0 +1,85 @@
+"""Jobs that ask for the same make one request: what they need is worked out once, however many they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.slurm.job import Job
+from burstd.planner.demand.job_requirements import Need, Share, need
+
+_KEY = attrgetter(
+    "partitions", "nodes", "nodes_max", "cpus", "cpus_per_node", "memory_mib", "memory_per_cpu", "memory_whole",
+    "gres_per_node", "gres_per_job", "constraint", "exclusive", "excluded_nodes", "node_list",
+)  # fmt: skip
+Payers = tuple[tuple[str, frozenset[str]], ...]
+"""The fields of jobs that say who pays (``account``, ``user``), and the names of those who pay apart; ``*``: all."""
+
+
+def payers_of(given: Iterable[Mapping[str, Collection[str]]]) -> Payers:
+    """All together, as policies give them (Policy.payers)."""
+    every = list(given)
+    found = ((kind, frozenset(name for some in every for name in some.get(kind, ()))) for kind in ("account", "user"))
+    return tuple((kind, names) for kind, names in found if names)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a request fits the empty slots of a pool."""
+
+    nodes: int
+    """How many of them it takes."""
+    share: Share
+    """What each of them gives."""
+    room: int
+    """How many shares fit on one."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What jobs that are alike ask for. Holds of every snapshot."""
+
+    need: Need
+    partitions: tuple[str, ...]
+    excluded: frozenset[str]
+    named: frozenset[str]
+    alone: Share
+    """What one node gives that takes all of it."""
+    payer: tuple[str, ...] = ()
+    """Whose machines these jobs may share; empty: anybody's."""
+    fits: dict[str, tuple[Pool, Fit | str]] = field(default_factory=dict)
+    """By the pool's name what was worked out for it, or what one of its slots lacks."""
+
+    def allows(self, name: str) -> bool:
+        """True where the job may run on the node of this name (``--exclude``, ``--nodelist`` of one node)."""
+        return name not in self.excluded and (not self.named or self.need.nodes > 1 or name in self.named)
+
+
+class Requests:
+    """Sorts jobs into requests."""
+
+    def __init__(self, payers: Payers = ()) -> None:
+        """Jobs of different ``payers`` make different requests."""
+        self.payers = payers
+        self._known: dict[tuple[object, ...], Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, job: Job) -> Request:
+        """The job's request: the very same for jobs that ask for the same."""
+        payer = tuple([self._payer(getattr(job, kind), names) for kind, names in self.payers])
+        key = (_KEY(job), payer) if payer else _KEY(job)
+        found = self._known.get(key)
+        if found is None:
+            wanted = need(job)
+            found = self._known[key] = Request(
+                wanted, job.partitions, frozenset(job.excluded_nodes), frozenset(job.node_list), wanted.share(1), payer
+            )
+        return found
+
+    @staticmethod
+    def _payer(name: str, names: frozenset[str]) -> str:
+        return name if name in names or "*" in names else ""

@@ -1,0 +1,43 @@
+"""The next try of a job whose last run ended with its machine: when it may start, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.snapshot import Snapshot
+
+REQUEUE_S = 130.0
+"""Slurm keeps a job that was requeued from starting for 121 s: a begin time later than this is somebody's wish."""
+
+
+def begins_anew(job: Job, snapshot: Snapshot) -> bool:
+    """Whether a job waits for nothing but the time for which Slurm keeps it after a run that was cut short."""
+    return (
+        job.state is JobState.PENDING
+        and job.reason == "BeginTime"
+        and job.eligible <= snapshot.now + REQUEUE_S
+        and job.restarts - 1 in snapshot.interruptions.get(job.id, ())
+    )
+
+
+def wary(snapshot: Snapshot, jobs: Iterable[str], limit: int) -> int:
+    """How often machines were taken from under one of these jobs, where that is often enough to avoid spot; else 0."""
+    if not limit or not snapshot.interruptions:
+        return 0
+    most = max((len(snapshot.interruptions.get(job, ())) for job in jobs), default=0)
+    return most if most >= limit else 0
+
+
+def steady_first(offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """On-demand offers first, else in their order."""
+    return tuple(sorted(offers, key=lambda offer: offer.spot))
+
+
+def why_steady(offers: tuple[Offer, ...], times: int, whose: str = "its machines") -> str:
+    """What is said of the choice for a job, or jobs that share a machine, of which one has lost so many machines."""
+    if not times:
+        return ""
+    found = "on demand" if offers and not offers[0].spot else "spot, as the pool has no other offer now"
+    return f" ({found}: {whose} were taken back {times} times)"

@@ -1,0 +1,1 @@
+"""Why a job waits or runs where it does, and what would change it."""

@@ -1,0 +1,161 @@
+"""Why a job bursts or does not: a reading of what the last plan recorded, with the candidates that it had.
+
+Nothing is decided here. The verdict and its reasons are the plan's remarks; the offers are those that the plan had,
+judged by the rules that chose them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Remark
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.outlook import Outlook
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.domain.staging import DataView
+from burstd.planner.demand.pending_reasons import meaning
+from burstd.planner.explain.job_lookup import asks, row_of
+from burstd.planner.forecast.outlook import outlooks
+from burstd.planner.offers.candidates import Way, ways
+from burstd.planner.staging.input_deadlines import data_of
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A claim that is made for the job, or a node that the plan gave it room on."""
+
+    claim_id: str
+    """Empty for a node of the site."""
+    slot: str
+    state: str
+    since: float
+    reason: str
+    reserved: Decimal = Decimal(0)
+    """See Claim."""
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything that the record says about one job."""
+
+    job_id: str
+    job: Job | None
+    """The row of the queue that stands for it; None: there is none."""
+    asks: str
+    """What it asks for, in a line."""
+    verdict: str
+    """The last word: ``boot``, ``covered``, ``wait``, ``impossible``, ``unknown``, or its state once it has started."""
+    summary: str
+    """Why it does or does not start, in a sentence."""
+    slurm: str = ""
+    """What Slurm says, in words."""
+    remarks: tuple[Remark, ...] = ()
+    """Every remark on it, in the order in which it was decided."""
+    ways: tuple[Way, ...] = ()
+    serving: tuple[Serving, ...] = ()
+    remedies: tuple[str, ...] = ()
+    """What would help; empty: nothing needs to be done."""
+    outlook: Outlook | None = None
+    """What is expected of it; None: nothing is, or it has started."""
+    data: DataView | None = None
+    """How its data stands; None: it has none."""
+
+
+def explain(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
+    """Explains a job: ``123``, an array task ``123_7`` or a component ``123+1``. Unknown ones get a verdict as well."""
+    if not isinstance(snapshot.slurm, SlurmView):
+        return _nothing(job_id, f"Slurm could not be read: {snapshot.slurm.error}")
+    job = row_of(snapshot.slurm.jobs, job_id)
+    if job is None:
+        return _nothing(job_id, "Slurm's queue has no such job; sacct knows those that have ended")
+    remarks = tuple(r for r in plan.remarks if r.subject == f"job:{job.id}")
+    serving, data = _serving(snapshot, snapshot.slurm, plan, job, job_id), data_of(snapshot.data, job)
+    if job.state is not JobState.PENDING:
+        where = f" on {', '.join(job.node_list)}" if job.node_list else ""
+        verdict, summary = job.state.value.lower(), f"it is {job.state.value.lower()}{where}"
+        return Explanation(job_id, job, asks(job), verdict, summary, "", remarks, (), serving, data=data)
+    last = remarks[-1] if remarks else _unserved(snapshot, job)
+    outlook = snapshot.outlook.get(job.id) or outlooks(snapshot).get(job.id)
+    return Explanation(
+        job_id=job_id,
+        job=job,
+        asks=asks(job),
+        verdict=last.verdict,
+        summary=last.reason,
+        slurm=meaning(job.reason).text,
+        remarks=remarks,
+        ways=ways(snapshot, plan, job, outlook),
+        serving=serving,
+        remedies=_remedies(job, last),
+        outlook=outlook,
+        data=data,
+    )
+
+
+def _nothing(job_id: str, why: str) -> Explanation:
+    return Explanation(job_id, None, "", "unknown", why)
+
+
+def _serving(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job, job_id: str) -> tuple[Serving, ...]:
+    words = {job.id, job_id, job.het_job_id} - {""}
+    given = {name for word in words for name in plan.target.placed.get(word, ())}
+    if job.state is not JobState.PENDING:
+        given |= set(job.node_list)
+    claims = [c for c in snapshot.claims if job.id in c.jobs or c.gang in words or c.slot in given]
+    found = [Serving(c.id, c.slot, c.state.value, c.since, c.reason, c.reserved, c.offer.currency) for c in claims]
+    others = sorted(given - {c.slot for c in claims})
+    return (*found, *(Serving("", n, slurm.nodes[n].state.lower(), 0.0, "") for n in others if n in slurm.nodes))
+
+
+def _unserved(snapshot: Snapshot, job: Job) -> Remark:
+    burst = sorted({partition for pool in snapshot.pools.values() for partition in pool.partitions})
+    if set(job.partitions).isdisjoint(burst):
+        why = f"no pool serves {', '.join(job.partitions)}; the burst partitions are {', '.join(burst) or 'none'}"
+    else:
+        why = "the last plan was made before it was seen"
+    return Remark("explain", f"job:{job.id}", "unknown", why)
+
+
+_BY_POLICY: Mapping[str, tuple[str, ...]] = {
+    "backlog": ("wait", "lower min_jobs or min_age_s in [policies.backlog] of burstd.toml"),
+    "broker": ("change the wishes in its comment (scontrol update JobId=JOBID Comment='burst: ...')",),
+    "budget": ("wait until machines under the budget end", "raise the limit in [policies.budget] of burstd.toml"),
+    "data_locality": ("wait until its input is where the machines are",),
+    "limits": ("wait until other nodes end", "raise the limit in [policies.limits] of burstd.toml"),
+    "schedule": ("wait for the next window of the schedule", "change the windows in [policies.schedule]"),
+    "throttle": ("wait: it goes on by itself", "raise the rate in [policies.throttle] of burstd.toml"),
+    "wait_aware": ("wait: the site's own nodes are expected to start it soon enough",),
+    "pin": ("burstctl scale POOL --clear",),
+    "hold": ("burstctl unhold",),
+    "chain": ("wait for a free slot",),
+}
+
+
+def _remedies(job: Job, last: Remark) -> tuple[str, ...]:
+    """What would help, by who had the last word and what it was."""
+    if last.verdict in ("boot", "covered", "unknown"):
+        return ()
+    if last.reason.startswith("its data is held"):
+        return (f"burstctl stage status {job.id}",)
+    if last.by == "demand":
+        remedy = meaning(job.reason).remedy.replace("JOBID", job.id)
+        return (remedy,) if remedy else ()
+    if last.by != "placement":
+        known = _BY_POLICY.get(last.by, (f"see the policy {last.by} in burstd.toml",))
+        never = last.verdict == "impossible"
+        return tuple(r.replace("JOBID", job.id) for r in known if not (never and r.startswith("wait")))
+    if last.verdict == "impossible" and "no offer" in last.reason:
+        return ("name offers that are as large as its slots in the pool's rules, in burstd.toml",)
+    if last.verdict == "impossible":
+        return ("ask for what a pool has", "add a pool whose slots have it, in burstd.toml and slurm.conf")
+    if "has not started it" in last.reason:
+        return (f"scontrol show job {job.id}, and slurmctld's log: something that only Slurm knows keeps it",)
+    if "no offer" in last.reason:
+        return ("wait: offers that failed are tried again by themselves", "name more offers in the pool's rules")
+    if "slot" in last.reason:
+        return ("wait for a slot", "give the pool more slots, in burstd.toml and slurm.conf")
+    return ()

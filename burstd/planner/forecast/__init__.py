@@ -1,0 +1,1 @@
+"""When jobs would start, on premises and in the cloud."""

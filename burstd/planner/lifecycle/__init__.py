@@ -1,0 +1,1 @@
+"""What comes next for each claim and each machine."""

@@ -1,0 +1,182 @@
+"""Machines with our tag that the record never knew: it was lost, or is older than they are.
+
+Every launch is on record before a cloud hears of it, and the ids of claims bear burstd's mark. So an instance with such
+an id that the record does not know, not even as GONE, is no orphan: the record has lost it. It is adopted where it can
+be told which slot it is for: by its address, which Slurm has for the node, or by its tags, and not where these two
+differ. Where Slurm's node answers at that address it is adopted OPEN, and its jobs run to their end; else BOOTING,
+to be proven like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from burstd.domain.claim import Cause, Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.instance import TAG_POOL, TAG_SLOT, Instance, InstanceState
+from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.plan import Adopt
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.snapshot import CloudView, SlurmView, Snapshot, Unavailable
+from burstd.planner.lifecycle.listing import some
+from burstd.planner.snapshot_view import View
+
+_THERE = frozenset({InstanceState.PENDING, InstanceState.RUNNING, InstanceState.UNKNOWN})
+_STARTED = frozenset({JobState.CONFIGURING, JobState.RUNNING})
+_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
+BILLED_S = 31 * 86400.0
+"""A machine that is adopted is billed for no longer than this before: no cloud's word uses a budget of years up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A machine that the record does not know, and the slot that it is for."""
+
+    instance: Instance
+    pool: Pool
+    slot: str
+    at_work: bool
+    """Slurm's node of the slot is at its address, and up or busy."""
+    holder: Claim | None
+    """The live claim of the slot, whose machine is not listed."""
+    cause: Cause
+
+
+def adoptable(snapshot: Snapshot, view: View) -> frozenset[tuple[str, str]]:
+    """Provider and id of the machines that are, or are still to be, adopted: nobody may remove them."""
+    return frozenset((found.instance.provider, found.instance.id) for found in _found(snapshot, view))
+
+
+def adopt(snapshot: Snapshot, view: View) -> list[Adopt]:
+    """A claim for each of them whose slot is free, and whose price can be known."""
+    made: dict[str, Adopt] = {}
+    for found in sorted(_found(snapshot, view), key=lambda one: (not one.at_work, one.instance.id)):
+        cloud = snapshot.clouds[found.instance.provider]
+        # A record that is in no doubt is believed: its claim ends like any other, and then the slot is free.
+        waits = found.holder is not None and not (found.at_work and snapshot.doubt)
+        if found.slot in made or waits or isinstance(cloud.offers, Unavailable):
+            continue
+        made[found.slot] = Adopt(_claim(found, cloud, snapshot), found.holder.id if found.holder else "")
+    return list(made.values())
+
+
+def unlisted(snapshot: Snapshot) -> tuple[str, ...]:
+    """Slots whose node Slurm hears while no machine on record is at its address: a cloud does not list it (yet).
+
+    While the record is in doubt one list is no witness that all machines are on record again.
+    """
+    if not isinstance(snapshot.slurm, SlurmView):
+        return ()
+    # Of a claim from before its machine had an address the list says it.
+    here = {claim.address for claim in snapshot.claims} | {
+        one.address
+        for cloud in snapshot.clouds.values()
+        for one in (() if isinstance(cloud.instances, Unavailable) else cloud.instances)
+        if not one.state.ended and (one.provider, one.id) not in snapshot.unknown
+    }
+    here.discard("")
+    nodes = ((slot, snapshot.slurm.nodes.get(slot)) for pool in snapshot.pools.values() for slot in pool.slots)
+    return tuple(slot for slot, node in nodes if node and node.answers and node.address not in here)
+
+
+def doubt_alarm(snapshot: Snapshot) -> str:
+    """Why the record is in doubt, and which nodes keep it there; empty: it is not."""
+    slots = unlisted(snapshot) if snapshot.doubt else ()
+    if not slots:
+        return snapshot.doubt
+    return (
+        f"{snapshot.doubt}; Slurm hears {some(slots)}, and no cloud lists the machine: if it is gone, set its node "
+        "down in Slurm (scontrol update nodename=NODE state=down reason=REASON)"
+    )
+
+
+def foreign_alarms(snapshot: Snapshot) -> list[str]:
+    """Sentences on machines that somebody else has given our tags."""
+    alarms = []
+    for name, cloud in snapshot.clouds.items():
+        listed = () if isinstance(cloud.instances, Unavailable) or not snapshot.foreign else cloud.instances
+        theirs = [
+            one.id
+            for one in listed
+            if not one.state.ended
+            and (one.claim_id or one.batch) in snapshot.foreign
+            and (one.claim_id or one.batch) not in {claim.id for claim in snapshot.claims}
+        ]
+        if theirs:
+            alarms.append(
+                f"{name} lists machines with the tags of cluster {snapshot.cluster} that burstd did not launch "
+                f"({some(theirs)}): they are neither used nor ended. Take the tags off them; if they are burstd's, of "
+                "before its ssh_key was replaced, end them by the cloud's own means"
+            )
+    return alarms
+
+
+def _found(snapshot: Snapshot, view: View) -> Iterator[_Found]:
+    if not snapshot.unknown or view.slurm is None:
+        return
+    pools = {slot: (pool, Cause.DEMAND) for pool in snapshot.pools.values() for slot in pool.slots}
+    pools |= {slot: (n.pool, Cause.STORAGE) for n in snapshot.store_nodes for slot in n.pool.slots}
+    holders = {claim.slot: claim for claim in (*snapshot.claims, *snapshot.storage)}
+    at = {node.address: name for name, node in view.slurm.nodes.items() if node.address}
+    for cloud in snapshot.clouds.values():
+        for instance in () if isinstance(cloud.instances, Unavailable) else cloud.instances:
+            if (instance.provider, instance.id) not in snapshot.unknown or instance.state not in _THERE:
+                continue
+            tagged = instance.tags.get(TAG_SLOT, "")
+            slot = at.get(instance.address, "") or tagged
+            if tagged in pools and slot != tagged:
+                continue  # Its address is another node's: one of the two is not so, and which one nobody can tell.
+            if slot not in pools or instance.tags.get(TAG_POOL, pools[slot][0].name) != pools[slot][0].name:
+                continue
+            # A cloud has no say in slots that it may not fill, and what bears no id of a launch was none of ours.
+            may = {rule.provider for rule in pools[slot][0].rules}
+            if (may and instance.provider not in may) or not (instance.claim_id or instance.batch):
+                continue
+            node, holder = view.node(slot), holders.get(slot)
+            at_work = node is not None and node.address == instance.address and (node.up or node.busy)
+            at_work = at_work and node is not None and not node.flags & _OFF
+            if holder is not None and not _unlisted(holder, view):
+                continue
+            if node is not None and node.up and not at_work:
+                continue  # Another machine is this node.
+            yield _Found(instance, pools[slot][0], slot, at_work, holder, pools[slot][1])
+
+
+def _unlisted(claim: Claim, view: View) -> bool:
+    cloud = view.cloud(claim)
+    if cloud is None or isinstance(cloud.instances, Unavailable):
+        return False
+    instance = view.by_claim.get(claim.id)
+    return instance is None or instance.state.ended
+
+
+def _claim(found: _Found, cloud: CloudView, snapshot: Snapshot) -> Claim:
+    instance, jobs = found.instance, _jobs(found.slot, snapshot)
+    launched = min(max(instance.launched or snapshot.now, snapshot.now - BILLED_S), snapshot.now)
+    offer = _offer(found, cloud)
+    price = "" if offer.price else "; what it costs is not known"
+    return Claim(
+        id=instance.claim_id, cluster=snapshot.cluster, pool=found.pool.name, slot=found.slot, offer=offer,
+        cause=found.cause, state=S.OPEN if found.at_work else S.BOOTING, created=launched, since=snapshot.now,
+        reason=f"instance {instance.id} bears our tag and was not on record: adopted{price}",
+        jobs=tuple(job.id for job in jobs), users=tuple(dict.fromkeys(job.user for job in jobs)),
+        batch=instance.batch, instance_id=instance.id, address=instance.address, launch_called=launched,
+        billed_from=launched, opened=snapshot.now if found.at_work else None, attempts=1,
+        accounts=tuple(dict.fromkeys(job.account for job in jobs if job.account)),
+    )  # fmt: skip
+
+
+def _offer(found: _Found, cloud: CloudView) -> Offer:
+    one, offers = found.instance, () if isinstance(cloud.offers, Unavailable) else cloud.offers
+    for offer in offers:
+        if (offer.zone, offer.instance_type, offer.spot) == (one.zone, one.instance_type, one.spot):
+            return offer
+    currency = offers[0].currency if offers else "EUR"
+    return Offer(one.provider, "", one.zone, one.instance_type, one.spot, found.pool.shape, Decimal(0), currency)
+
+
+def _jobs(slot: str, snapshot: Snapshot) -> list[Job]:
+    jobs = () if isinstance(snapshot.slurm, Unavailable) else snapshot.slurm.jobs
+    return [job for job in jobs if job.state in _STARTED and slot in job.node_list]

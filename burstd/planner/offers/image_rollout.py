@@ -1,0 +1,115 @@
+"""Which version of an image new machines start from, and nodes of another version, which make way when idle.
+
+A provider tells the versions of an image's word, newest first (``Images``). The newest is taken,
+until a machine of it fails for a reason that may be the image's, and none of it ever became a node: then a breaker
+names the version, and the one before it is taken. A version of which there was a node is never to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.plugins.policy import Release, Remark, Target
+from burstd.domain.snapshot import Breaker, SlurmView, Snapshot
+from burstd.planner.lifecycle.output_retention import kept
+from burstd.planner.offers.offers import BY_LAUNCH, closed_now, image_word, longer
+
+CAUSE = "version"
+"""Cause of a breaker that names a version of an image."""
+FIRST_S = 3600.0
+MOST_S = 86400.0
+_NOT_THE_IMAGE = (BY_LAUNCH - {"image"}) | {
+    "auth",
+    "boot_timeout",
+    "clock",
+    "hostkey",
+    "interrupted",
+    "lost",
+    "node_down",
+    "proof_timeout",
+    "ssh",
+}
+"""Causes that clouds, networks and slurmctld bring about too."""
+_COMING = frozenset(
+    {ClaimState.PLANNED, ClaimState.LAUNCHING, ClaimState.BOOTING, ClaimState.PROVING, ClaimState.READY}
+)
+_GOING = frozenset({ClaimState.CLOSING, ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING})
+
+
+def image_for(snapshot: Snapshot, pool: Pool, offer: Offer) -> str:
+    """What a machine of this offer is to be launched from for the pool: a version, or the word where none are known."""
+    word = image_word(pool, offer)
+    return chosen(_versions(snapshot, offer.provider, word), offer.provider, snapshot.breakers, snapshot.now) or word
+
+
+def chosen(versions: Sequence[str], provider: str, breakers: Sequence[Breaker], now: float) -> str:
+    """The newest version that has not failed lately; where all have, the newest; empty: there is none."""
+    shut = {b.key for b in breakers if b.cause == CAUSE and b.until > now}
+    good = (version for version in versions if breaker_key(provider, version) not in shut)
+    return next(good, next(iter(versions), ""))
+
+
+def breaker_key(provider: str, version: str) -> str:
+    """Of a version's breaker. It has no more than three parts, so that it never covers an offer."""
+    return f"{provider}/image/{version.replace('/', '%2F')}"
+
+
+def at_fault(claim: Claim, cause: str, versions: Sequence[str], *, proved: bool) -> bool:
+    """Whether a machine that did not become a node speaks against its image's version, and not against its offer.
+
+    ``versions``: of its word; ``proved``: there was a node of the claim's version.
+    """
+    return claim.image in versions and len(versions) > 1 and not proved and cause not in _NOT_THE_IMAGE
+
+
+def next_version_breaker(known: Breaker | None, claim: Claim, now: float, error: str) -> Breaker:
+    """The breaker of the claim's version after one more failure; ``known``: the one that there is."""
+    return longer(known, breaker_key(claim.offer.provider, claim.image), CAUSE, FIRST_S, MOST_S, now, error)
+
+
+def roll(snapshot: Snapshot, target: Target, keep_s: float) -> Target:
+    """Lets idle nodes of another version go, one of a pool at a time, while no node of the pool comes or goes.
+
+    None goes whose like cannot be had now.
+    """
+    slurm = snapshot.slurm
+    if not isinstance(slurm, SlurmView) or not snapshot.images:
+        return target
+    going = {release.claim_id for release in target.releases}
+    placed = {name for names in target.placed.values() for name in names}
+    bound = frozenset().union(*snapshot.bound.values()) if snapshot.bound else frozenset()
+    held = kept(snapshot, keep_s)
+    closed = closed_now(snapshot)
+    moving = {c.pool for c in snapshot.claims if c.state in _COMING | _GOING or c.id in going}
+    releases, remarks = [], []
+    for claim in snapshot.claims:
+        # What costs least to look at comes first: there may be thousands of claims.
+        if claim.state is not ClaimState.OPEN or claim.pool in moving:
+            continue
+        node = slurm.nodes.get(claim.slot)
+        if node is None or node.busy or claim.slot in placed or claim.slot in bound or claim.id in held:
+            continue
+        newer = outdated(snapshot, claim)
+        if newer and target.offers.get(claim.pool) and not closed.of(claim.offer):
+            moving.add(claim.pool)
+            why = f"it runs {claim.image}, and new nodes start from {newer}"
+            releases.append(Release(claim.id, claim.pool, why))
+            remarks.append(Remark("images", f"claim:{claim.id}", "release", why))
+    return replace(target, releases=(*target.releases, *releases), remarks=(*target.remarks, *remarks))
+
+
+def outdated(snapshot: Snapshot, claim: Claim) -> str:
+    """The version that a new machine in the claim's place would start from, where that is another; empty: it is not."""
+    pool = snapshot.pools.get(claim.pool)
+    if pool is None or not claim.image:
+        return ""
+    versions = _versions(snapshot, claim.offer.provider, image_word(pool, claim.offer))
+    best = chosen(versions, claim.offer.provider, snapshot.breakers, snapshot.now)
+    return best if best and best != claim.image and claim.image != image_word(pool, claim.offer) else ""
+
+
+def _versions(snapshot: Snapshot, provider: str, word: str) -> Sequence[str]:
+    return snapshot.images.get(provider, {}).get(word, ())

@@ -1,0 +1,284 @@
+"""Which offers may fill a pool now, in which order, and what keeps one that failed from being tried again at once.
+
+Order: price of an hour (as a number: the offers of a pool are expected in one currency), then on-demand before spot,
+then the order of the pool's rules, then the offer's name, so that the order is always the same.
+
+A breaker names what failed, not the claim that met it: a zone without capacity is closed for the type and market
+that lacked it, a wrong image for the type, bad credentials for the whole provider. It opens by itself at ``until``;
+another failure of the same kind doubles the wait, a success (``mended_by``) ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from burstd.domain.cloud.offer import Offer, Pool
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.snapshot import Breaker, Snapshot, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An offer, or what stands for the offers of a provider that could not be read, and whether it may be used."""
+
+    subject: str
+    """The offer's id, or the provider's name."""
+    offer: Offer | None
+    refused: str
+    """Why not; empty: it may be used."""
+    ever: bool = True
+    """False: as the settings and the cloud's offers are, it can never be used."""
+
+
+class Covering:
+    """Breakers, kept so that those of one offer are found without a look at all of them: both may be thousands."""
+
+    def __init__(self, breakers: Iterable[Breaker]) -> None:
+        self._forms: dict[tuple[int, ...], dict[tuple[str, ...], list[tuple[int, Breaker]]]] = {}
+        for place, breaker in enumerate(breakers):
+            wanted = breaker.key.split("/")
+            if len(wanted) == _FIELDS:
+                named = tuple(field for field, word in enumerate(wanted) if word != "*")
+                alike = self._forms.setdefault(named, {})
+                alike.setdefault(tuple(wanted[field] for field in named), []).append((place, breaker))
+
+    def of(self, offer: Offer) -> list[Breaker]:
+        """Those that name the offer, or what it is part of, in the order in which they were given."""
+        if not self._forms:
+            return []
+        parts = _parts(offer)
+        found: list[tuple[int, Breaker]] = []
+        for named, alike in self._forms.items():
+            found += alike.get(tuple(parts[field] for field in named), ())
+        return [breaker for _, breaker in sorted(found, key=lambda f: f[0])]
+
+
+def closed_now(snapshot: Snapshot) -> Covering:
+    """The breakers whose time is not over."""
+    return Covering(b for b in snapshot.breakers if b.until > snapshot.now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Backoff:
+    scope: tuple[bool, bool, bool, bool]
+    """Whether the breaker names region, zone, type and market; the provider it always names."""
+    first_s: float
+    most_s: float
+
+
+_FIELDS = 5
+"""Of a breaker's key: provider, region, zone, type, market."""
+_PROVIDER = (False, False, False, False)
+_TYPE = (False, False, True, False)
+_PLACE_AND_TYPE = (True, True, True, False)
+_TYPE_AND_MARKET = (False, False, True, True)
+_WHOLE = (True, True, True, True)
+
+TOO_LATE = "too_late"
+"""A machine was ready when what a budget has reserved for it did not cover its jobs any more: that it is ready, or its
+launch carried out, disproves nothing; the wait ends by itself, and is long, as each try is paid for."""
+BACKOFF: dict[str, _Backoff] = {
+    "capacity": _Backoff(_WHOLE, 60, 3600),
+    "quota": _Backoff(_TYPE_AND_MARKET, 60, 3600),
+    "rate": _Backoff(_PROVIDER, 15, 600),
+    "auth": _Backoff(_PROVIDER, 60, 1800),
+    "denied": _Backoff(_TYPE_AND_MARKET, 60, 1800),
+    "unavailable": _Backoff(_PROVIDER, 30, 600),
+    "request": _Backoff(_TYPE, 300, 4 * 3600),
+    "image": _Backoff(_TYPE, 300, 4 * 3600),
+    "user_data": _Backoff(_PROVIDER, 30, 300),
+    "interrupted": _Backoff(_WHOLE, 120, 3600),
+    TOO_LATE: _Backoff(_PLACE_AND_TYPE, 1800, 4 * 3600),
+}
+"""By the cause of an error (ProviderError.cause, Claim.error)."""
+OTHERS = 30
+"""Most of them in one request: what a cloud's call takes, and what a reader of the record can bear."""
+_BOOT = _Backoff(_PLACE_AND_TYPE, 120, 3600)
+"""Every other cause (boot, boot_timeout, proof, node_down ...): this place does not bring up this type."""
+BY_LAUNCH = frozenset(
+    {
+        "capacity",
+        "quota",
+        "rate",
+        "auth",
+        "denied",
+        "unavailable",
+        "request",
+        "image",
+        "user_data",
+        "notfound",
+        "unknown",
+    }
+)
+"""Causes that a launch which was carried out disproves; the others are disproved by a node that is ready."""
+LATE = frozenset({"capacity", "image", "request"})
+"""Of these, what some clouds find only after they have taken the launch: a node that is ready disproves it."""
+
+
+def candidates(snapshot: Snapshot, pool: Pool) -> tuple[Judged, ...]:
+    """Every offer of the providers that the pool's rules name: the usable ones first, best first, then the others."""
+    usable: list[tuple[tuple[Decimal, bool, int, str], Judged]] = []
+    refused: list[Judged] = []
+    closed = closed_now(snapshot)
+    for provider in dict.fromkeys(rule.provider for rule in pool.rules):
+        cloud = snapshot.clouds.get(provider)
+        if cloud is None:
+            refused.append(Judged(provider, None, "the provider has not been read yet"))
+        elif isinstance(cloud.offers, Unavailable):
+            refused.append(Judged(provider, None, f"its offers could not be read: {cloud.offers.error}"))
+        else:
+            for offer in cloud.offers:
+                if why := _misfit(pool, offer):
+                    refused.append(Judged(offer.id, offer, why, ever=False))
+                elif why := _refusal(pool, offer, closed, snapshot):
+                    refused.append(Judged(offer.id, offer, why))
+                else:
+                    usable.append((_order(pool, offer), Judged(offer.id, offer, "")))
+    usable.sort(key=lambda u: u[0])
+    return (*(judged for _, judged in usable), *sorted(refused, key=lambda j: j.subject))
+
+
+def usable_offers(snapshot: Snapshot, pool: Pool) -> tuple[Offer, ...]:
+    """The offers that may fill the pool now, best first."""
+    return tuple(j.offer for j in candidates(snapshot, pool) if j.offer is not None and not j.refused)
+
+
+def hopeless(judged: Iterable[Judged]) -> bool:
+    """True where the clouds have been read and none of their offers can ever fill the pool."""
+    return all(j.refused and not j.ever for j in judged)
+
+
+def why_none(judged: Iterable[Judged], most: int = 3) -> str:
+    """Why no offer is left, in a sentence. Offers that the rules leave out say nothing here."""
+    told = [f"{j.subject}: {j.refused}" for j in judged if j.refused and j.refused != _BY_RULE]
+    if not told:
+        return "no provider has an offer that the pool's rules allow"
+    more = f" and {len(told) - most} more" if len(told) > most else ""
+    return "; ".join(told[:most]) + more
+
+
+def image_word(pool: Pool, offer: Offer) -> str:
+    """The image that the pool names for the offer: that of the first rule that allows it; empty: the provider's."""
+    return next((rule.image for rule in pool.rules if rule.allows(offer)), "")
+
+
+def others_of(pool: Pool, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """The offers that one launch call may take in place of the first: those of its provider, market and image."""
+    first = offers[0]
+    image = image_word(pool, first)
+    alike = (o for o in offers[1:] if (o.provider, o.spot, o.currency) == (first.provider, first.spot, first.currency))
+    return tuple(o for o in alike if image_word(pool, o) == image)[:OTHERS]
+
+
+def breaker_key(offer: Offer, cause: str) -> str:
+    """The key under which a failure of this cause is kept: the offer's id with ``*`` where the cause says nothing."""
+    names = BACKOFF.get(cause, _BOOT).scope
+    parts = _parts(offer)
+    return "/".join([parts[0], *(part if named else "*" for part, named in zip(parts[1:], names, strict=True))])
+
+
+def next_breaker(
+    breaker: Breaker | None, offer: Offer, cause: str, now: float, error: str = "", retry_after_s: float = 0.0
+) -> Breaker:
+    """The breaker after one more failure. ``breaker`` is the one of the same key and cause, if there is one.
+
+    Failures while it is still closed (launches that were under way together) do not double the wait. One whose
+    last failure is long past (the longest wait after its end) starts anew.
+    """
+    backoff, key = BACKOFF.get(cause, _BOOT), breaker_key(offer, cause)
+    return longer(breaker, key, cause, backoff.first_s, backoff.most_s, now, error, retry_after_s)
+
+
+def longer(
+    breaker: Breaker | None,
+    key: str,
+    cause: str,
+    first_s: float,
+    most_s: float,
+    now: float,
+    error: str,
+    retry_after_s: float = 0.0,
+) -> Breaker:
+    """The breaker of a key and cause after one more failure, as ``next_breaker`` has it; its wait in seconds."""
+    failures = breaker.failures if breaker is not None and now < breaker.until + most_s else 0
+    if breaker is None or now >= breaker.until:
+        failures += 1
+    wait = max(min(first_s * 2.0 ** (failures - 1), most_s), retry_after_s)
+    until = max(now + wait, breaker.until) if breaker is not None and now < breaker.until else now + wait
+    return Breaker(key, cause, failures, until, error)
+
+
+def mended_by(breakers: Iterable[Breaker], offer: Offer, *, ready: bool) -> tuple[Breaker, ...]:
+    """Breakers that a success of this offer disproves: of a launch, or (``ready``) of booting and proving a node."""
+    parts = _parts(offer)
+    proofs = BY_LAUNCH - LATE
+    return tuple(
+        b for b in breakers if b.cause != TOO_LATE and ready == (b.cause not in proofs) and _covers(b.key, parts)
+    )
+
+
+def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
+    """Who has the slots of a pool of which so many are free: ``8 in use, on their way or leaving, 1 drained ...``."""
+    slots = set(pool.slots)
+    taken = sum(1 for claim in snapshot.claims if claim.slot in slots)
+    rest = len(pool.slots) - taken - free
+    return f"{taken} in use, on their way or leaving" + (f", {rest} drained, held or not powered down" if rest else "")
+
+
+_BY_RULE = "the pool's rules leave it out"
+
+
+def _misfit(pool: Pool, offer: Offer) -> str:
+    if not any(rule.allows(offer) for rule in pool.rules):
+        return _BY_RULE
+    lacking = _too_small(pool, offer)
+    return f"smaller than the pool's slots: {lacking}" if lacking else ""
+
+
+def _refusal(pool: Pool, offer: Offer, breakers: Covering, snapshot: Snapshot) -> str:
+    word = image_word(pool, offer)
+    if snapshot.images.get(offer.provider, {}).get(word) == ():
+        return f"the versions of image {word or 'of the settings'} have not been read yet"
+    closed = breakers.of(offer)
+    if closed:
+        last = max(closed, key=lambda b: b.until)
+        if not last.failures:
+            return last.error
+        error = f": {last.error}" if last.error else ""
+        return f"failed {last.failures} time(s) ({last.cause}{error}), tried again in {last.until - snapshot.now:.0f} s"
+    return ""
+
+
+def _too_small(pool: Pool, offer: Offer) -> str:
+    slot, shape = pool.shape, offer.shape
+    if shape.cpus < slot.cpus:
+        return f"{shape.cpus} CPUs of {slot.cpus}"
+    if shape.memory_mib < slot.memory_mib:
+        return f"{shape.memory_mib} MiB of {slot.memory_mib}"
+    for gres in slot.gres:
+        there = _count(shape.gres, gres)
+        if there < gres.count:
+            return f"{there} {gres.name}:{gres.type} of {gres.count}" if gres.type else f"{there} of {gres}"
+    return ""
+
+
+def _count(there: tuple[Gres, ...], wanted: Gres) -> int:
+    return sum(g.count for g in there if g.name == wanted.name and (not wanted.type or g.type == wanted.type))
+
+
+def _order(pool: Pool, offer: Offer) -> tuple[Decimal, bool, int, str]:
+    rule = next(index for index, rule in enumerate(pool.rules) if rule.allows(offer))
+    return offer.price, offer.spot, rule, offer.id
+
+
+def _parts(offer: Offer) -> list[str]:
+    """A name with a slash in it must not shift the fields of a key."""
+    fields = (offer.provider, offer.region, offer.zone, offer.instance_type, offer.market)
+    return [field.replace("/", "%2F") for field in fields]
+
+
+def _covers(key: str, parts: Sequence[str]) -> bool:
+    wanted = key.split("/")
+    return len(wanted) == len(parts) and all(k in ("*", part) for k, part in zip(wanted, parts, strict=True))

@@ -1,0 +1,1 @@
+"""Which transfers begin when, and which machines the data of jobs wants."""

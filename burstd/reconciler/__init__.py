@@ -1,0 +1,1 @@
+"""The loop's steps: observe, decide, execute."""

@@ -1,0 +1,149 @@
+"""Carries out what a person asked through the control interface, in the deciding thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from burstd.db import Store
+from burstd.domain.clock import Clock
+from burstd.domain.command import (
+    ClearPin,
+    Command,
+    CommandResult,
+    Confirm,
+    DiscardOutput,
+    Evict,
+    HoldSlot,
+    Pause,
+    PlanNow,
+    ReleaseSlot,
+    Reload,
+    Resume,
+    RetryStage,
+    SetPin,
+    StageCommand,
+    TryPolicies,
+    WhatIf,
+)
+from burstd.domain.snapshot import Pin
+from burstd.reconciler.reconciler import PAUSED, Reconciler
+from burstd.runtime.clock import CLOCK_TRUSTED, clock_alarm
+
+log = structlog.get_logger(__name__)
+
+
+class Policies(Protocol):
+    """The settings in force and their policies (burstd.daemon.policy_reloader)."""
+
+    def reload(self, by: str) -> CommandResult:
+        """Takes settings and policies as they are on disk, or nothing of them."""
+        ...
+
+    def attempt(self) -> CommandResult:
+        """What the policies on disk would decide now, beside those in force."""
+        ...
+
+
+class Commands:
+    """One method a kind of command. Raises the store's errors and SchedulerUnavailable."""
+
+    def __init__(
+        self,
+        store: Store,
+        reconciler: Reconciler,
+        clock: Clock,
+        policies: Policies,
+        stage: Callable[[StageCommand], CommandResult] | None = None,
+    ) -> None:
+        self._store = store
+        self._reconciler = reconciler
+        self._clock = clock
+        self._policies = policies
+        self._stage = stage
+
+    def do(self, command: Command) -> CommandResult:
+        """Does it and says what came of it."""
+        log.info("command", command=type(command).__name__, by=command.by)
+        match command:
+            case SetPin():
+                return self._set_pin(command)
+            case ClearPin():
+                count = self._store.remove_pins(command.pool, command.by)
+                text = f"pool {command.pool} is burstd's again" if count else f"pool {command.pool} was not pinned"
+                return CommandResult(text, changed=bool(count))
+            case HoldSlot():
+                return self._hold(command)
+            case ReleaseSlot():
+                freed = self._store.release(command.slots, command.by)
+                names = ", ".join(held.slot for held in freed)
+                return CommandResult(f"{names} may be used again" if freed else "none was held", changed=bool(freed))
+            case Pause():
+                changed = self._store.meta(PAUSED) != command.reason
+                self._store.set_meta(PAUSED, command.reason, command.by)
+                return CommandResult("nothing new is booted and nothing wanted is closed until unhold", changed=changed)
+            case Resume():
+                changed = bool(self._store.meta(PAUSED))
+                self._store.set_meta(PAUSED, "", command.by)
+                return CommandResult("burstd goes on" if changed else "burstd was not on hold", changed=changed)
+            case Confirm(what):
+                return self._confirm(what, command.by)
+            case PlanNow():
+                return CommandResult("what the next loop would do", changed=False, planned=self._reconciler.preview())
+            case Reload():
+                return self._policies.reload(command.by)
+            case TryPolicies():
+                return self._policies.attempt()
+            case WhatIf(job_id):
+                found = self._reconciler.what_if(job_id)
+                return CommandResult("what would start the job", changed=False, changes=found)
+            case RetryStage() | DiscardOutput() | Evict():
+                if self._stage is None:
+                    text = "jobs' data is not staged: burstd.toml has no table [staging]"
+                    return CommandResult(text, done=False, changed=False)
+                return self._stage(command)
+
+    def _confirm(self, what: str, by: str) -> CommandResult:
+        if what == "record":
+            changed = bool(self._reconciler.confirm_record(by))
+            return CommandResult("the record is trusted" if changed else "burstd does not doubt it", changed=changed)
+        wrong, off = self._reconciler.head.wrong(), clock_alarm(self._clock.wall(), self._clock.now())
+        self._reconciler.head.right()
+        if off:
+            self._store.set_meta(CLOCK_TRUSTED, "yes", by)
+            return CommandResult("the system clock is trusted from the next start on: systemctl restart burstd")
+        return CommandResult("the clock is trusted" if wrong else "burstd does not doubt it", changed=bool(wrong))
+
+    def _set_pin(self, command: SetPin) -> CommandResult:
+        pool = self._reconciler.rules.pools.get(command.pool)
+        if pool is None:
+            return CommandResult(f"there is no pool {command.pool} any more", done=False, changed=False)
+        if command.nodes > len(pool.slots):
+            most = len(pool.slots)
+            return CommandResult(
+                f"pool {command.pool} has {most} slots, {command.nodes} are too many", done=False, changed=False
+            )
+        now = self._clock.now()
+        pin = Pin(command.pool, command.nodes, command.kind, command.until, command.by, now)
+        self._store.set_pin(pin)
+        word = {"exact": "exactly", "floor": "at least", "ceiling": "at most"}[command.kind]
+        ends = "" if command.until is None else f" for {_span(command.until - now)}"
+        return CommandResult(f"pool {command.pool} has {word} {command.nodes} nodes{ends}")
+
+    def _hold(self, command: HoldSlot) -> CommandResult:
+        known = {slot for pool in self._reconciler.rules.pools.values() for slot in pool.slots}
+        strange = sorted(set(command.slots) - known)
+        if strange:
+            return CommandResult(f"{', '.join(strange)}: no slot of burstd's", done=False, changed=False)
+        held = self._store.hold(command.slots, command.by, command.reason)
+        names = ", ".join(command.slots)
+        return CommandResult(f"{names}: no new jobs; its machine goes when its jobs have ended", changed=bool(held))
+
+
+def _span(seconds: float) -> str:
+    """A length of time for a person: ``90 s``, ``15 min``, ``2 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -1,0 +1,1 @@
+"""The life of machines, acted out: launched, adopted, interrupted, ended."""

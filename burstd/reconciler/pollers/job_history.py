@@ -1,0 +1,85 @@
+"""What ended jobs tell: noticed as they leave the queue, kept on record, ready for each decision.
+
+A job that ran at the last look and is not in the queue any more has ended. One that came and went between two looks
+is never seen, nor is one that ended while burstd was down; both are few, and a prediction is a mean of many. A job
+that begins anew (its machine was taken, it was preempted) has not ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import structlog
+
+from burstd.db import Store
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job_history import EndedJob, History, gpus_of
+from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.planner import isolation
+from burstd.reconciler.quarantine import Holds
+
+log = structlog.get_logger(__name__)
+
+READ_ROWS = 50_000
+"""So many of the latest runs on record are read when burstd starts."""
+LOOK_S = 60.0
+"""After a longer time without a look, when a job ended is not known well, ..."""
+BLUR = 0.25
+"""... and it is left out where that is more than such a share of its run."""
+_RUNS = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.STAGE_OUT})
+
+
+class HistoryDesk:
+    """Used in the deciding thread only. ``look`` and ``history`` raise StoreError."""
+
+    def __init__(self, store: Store, slots: Callable[[], Collection[str]], holds: Holds) -> None:
+        """``slots`` tells which nodes are burstd's."""
+        self._store = store
+        self._slots = slots
+        self._holds = holds
+        self._history: History | None = None
+        self._ran: dict[str, Job] = {}
+        self._read = 0.0
+
+    def history(self) -> History:
+        """All that is known; read from the record at the first call."""
+        if self._history is None:
+            ended = self._store.ended_jobs(READ_ROWS)
+            log.info("runs of jobs are read for predictions", jobs=len(ended))
+            self._history = History.of(ended)
+        return self._history
+
+    def look(self, slurm: SlurmView | Unavailable) -> History:
+        """Notes which jobs have ended since the last look; returns all that is known."""
+        if isinstance(slurm, Unavailable) or slurm.read <= self._read:
+            return self.history()
+        runs = {job.id: job for job in slurm.jobs if job.state in _RUNS and job.start}
+        left = [job for id_, job in self._ran.items() if id_ not in runs]
+        if left:
+            here = {job.id for job in slurm.jobs}
+            slots = frozenset(self._slots())
+            known: list[EndedJob] = []
+            for job in left:
+                with self._holds.guard("history", isolation.job(job.id)):
+                    if job.id not in here and (ended := self._ended(job, slurm.read, slots)) is not None:
+                        known.append(ended)
+            # Kept in mind only once it is on record: a write that fails is tried again at the next look.
+            self._store.record_ended(known)
+            self._history = self.history().with_ended(known)
+        self._ran, self._read = runs, slurm.read
+        return self.history()
+
+    def _ended(self, job: Job, read: float, slots: frozenset[str]) -> EndedJob | None:
+        end, blur = read, read - self._read
+        if job.state is not JobState.RUNNING and job.start < job.end <= read:
+            end = job.end
+        elif blur > LOOK_S:
+            if blur > BLUR * (read - job.start):
+                return None
+            end = (read + self._read) / 2
+        return EndedJob(
+            id=job.id, user=job.user, account=job.account, name=job.name, partitions=job.partitions, nodes=job.nodes,
+            cpus=job.cpus, gpus=gpus_of(job), time_limit_s=job.time_limit_s,
+            eligible=min(max(job.submitted, job.eligible), job.start), started=job.start, ended=max(end, job.start),
+            burst=not slots.isdisjoint(job.node_list),
+        )  # fmt: skip

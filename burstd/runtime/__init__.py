@@ -1,0 +1,1 @@
+"""What the process itself needs: clock, threads, sockets, logs, systemd."""

@@ -1,0 +1,1 @@
+"""Plug-ins that the settings name: found, trusted, made."""

@@ -1,0 +1,1 @@
+"""What a replay has come to: figures, a table, a page."""

@@ -1,0 +1,1 @@
+"""Traces of jobs: their formats, and the window that is replayed."""

@@ -1,0 +1,1 @@
+"""What is replayed on: a site, its queue, clouds and their machines."""

@@ -1,0 +1,116 @@
+"""The queue of Slurm as its backfill scheduler works it off: EASY (Lifka, The ANL/IBM SP Scheduling System, 1995).
+
+In the order of submission each job starts wherever it fits first, on the site's nodes or on machines of the cloud. The
+first that could run on the site and does not fit has nodes kept for it from the time at which, by the time limits of
+what runs, they will be free; others start before it where that does not delay it.
+
+Jobs that ask for the same, time limit included, form a class. Within one pass room only shrinks: when the first of a
+class does not fit, none of it does, so that a pass takes time by classes and not by jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+from burstd.simulate.traces.window import ReplayJob
+from burstd.simulate.world.site import Hold, Site
+
+_Class = tuple[int, int, float]
+Started = Callable[[ReplayJob, tuple[int, ...], tuple[str, ...]], None]
+"""Told of each start: the job, its nodes of the site, or its machines."""
+
+
+class Machines(Protocol):
+    """The machines of the cloud that are open to all."""
+
+    def find(self, nodes: int, units: int) -> tuple[str, ...]:
+        """Slots with room for such a job; empty: none."""
+        ...
+
+    def take(self, slots: tuple[str, ...], job: ReplayJob, now: float) -> None:
+        """Puts the job there."""
+        ...
+
+
+class Queue:
+    """Pending jobs."""
+
+    def __init__(self, site: Site, machines: Machines, staging_s: float, started: Started) -> None:
+        """``staging_s``: how long after its submission the input of a job is in the store."""
+        self.waiting: dict[int, ReplayJob] = {}
+        self.head: ReplayJob | None = None
+        """For whom ``hold`` is."""
+        self.hold: Hold | None = None
+        self._site = site
+        self._machines = machines
+        self._staging_s = staging_s
+        self._started = started
+        self._classes: dict[_Class, list[int]] = {}
+        self.wanted: Counter[int] = Counter()
+        """How many nodes all of them ask for, by the units that they ask of each."""
+
+    def add(self, job: ReplayJob) -> None:
+        """A job that was submitted, or begins anew."""
+        self.waiting[job.number] = job
+        self.wanted[job.units] += job.nodes
+        heappush(self._classes.setdefault((job.nodes, job.units, job.limit_s), []), job.number)
+
+    def remove(self, job: ReplayJob) -> None:
+        """It starts on machines that are kept for it alone."""
+        del self.waiting[job.number]
+        self.wanted[job.units] -= job.nodes
+        if job is self.head:
+            self.head = self.hold = None
+
+    def try_one(self, job: ReplayJob, now: float) -> bool:
+        """Starts this job if that can be. Enough where room has not grown since the last pass and the head waits."""
+        if self._start(job, now):
+            return True
+        if self.head is None and self._site.can_ever(job.nodes, job.units):
+            self._keep_for(job)
+        return False
+
+    def work_off(self, now: float) -> None:
+        """One pass: starts all that can be started."""
+        self.head = self.hold = None
+        first = [(number, key) for key in list(self._classes) if (number := self._first(key))]
+        heapify(first)
+        while first:
+            number, key = heappop(first)
+            job = self.waiting[number]
+            if self._start(job, now):
+                number = self._first(key)
+                if number:
+                    heappush(first, (number, key))
+            elif self.head is None and self._site.can_ever(job.nodes, job.units):
+                self._keep_for(job)
+
+    def _keep_for(self, job: ReplayJob) -> None:
+        self.head, self.hold = job, self._site.hold(job.nodes, job.units)
+
+    def _first(self, key: _Class) -> int:
+        """The first of a class that still waits; 0: none does."""
+        numbers = self._classes[key]
+        while numbers and numbers[0] not in self.waiting:
+            heappop(numbers)
+        if not numbers:
+            del self._classes[key]
+            return 0
+        return numbers[0]
+
+    def _start(self, job: ReplayJob, now: float) -> bool:
+        until = now + job.limit_s
+        places = self._site.find(job.nodes, job.units, until, self.hold)
+        slots: tuple[str, ...] = ()
+        if places:
+            self._site.take(places, job.units, until, self.hold)
+        elif now >= job.submitted + self._staging_s and (slots := self._machines.find(job.nodes, job.units)):
+            self._machines.take(slots, job, now)
+        else:
+            return False
+        self.remove(job)
+        self._started(job, places, slots)
+        return True

@@ -1,0 +1,51 @@
+"""What squeue prints, cut at words drawn for one call: whatever people write into a field, it stays one field.
+
+No user can know the words, so no name, comment or path can end its field or its row, nor begin another one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from burstd.domain.errors import SchedulerUnavailable
+
+
+class Drawn:
+    """The words of one call: a new one for each."""
+
+    def __init__(self) -> None:
+        token = secrets.token_hex(12)
+        self.field = f"\x1f{token}\x1f"
+        """Ends each field of a row but the last."""
+        self.row = f"\x1e{token}\x1e"
+        """Ends the last."""
+
+    def long_format(self, fields: Sequence[str]) -> dict[str, str]:
+        """Has squeue show every field unshortened. One that a version does not know stays empty (it grumbles).
+
+        As environment: a command's words can be read by everybody, its environment cannot.
+        """
+        ends = self._ends(fields)
+        return {"SQUEUE_FORMAT2": ",".join(f"{name}:0{end}" for name, end in zip(fields, ends, strict=True))}
+
+    def short_format(self, fields: Sequence[str]) -> dict[str, str]:
+        """The same for fields such as ``%A``."""
+        return {"SQUEUE_FORMAT": "".join(name + end for name, end in zip(fields, self._ends(fields), strict=True))}
+
+    def rows(self, text: str) -> list[str]:
+        """The rows of such an output. Raises SchedulerUnavailable where it is cut off."""
+        *rows, rest = text.split(self.row + "\n")
+        if rest:
+            raise SchedulerUnavailable("what Slurm printed ends within a row: the command was cut off")
+        return rows
+
+    def cells(self, row: str, fields: Sequence[str]) -> dict[str, str]:
+        """The values of one row by their fields. Raises SchedulerUnavailable where some are missing."""
+        values = row.split(self.field)
+        if len(values) != len(fields):
+            raise SchedulerUnavailable(f"a row that Slurm printed has {len(values)} fields, not {len(fields)}")
+        return dict(zip(fields, values, strict=True))
+
+    def _ends(self, fields: Sequence[str]) -> list[str]:
+        return [self.field] * (len(fields) - 1) + [self.row]

@@ -1,0 +1,193 @@
+"""Reads ``scontrol show node``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.slurm.node import Node
+from burstd.slurm.commands.parsing import blocks, fields_of, gres_of_node, instant, mebibytes, number, word
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.hostlist import compress
+
+COMMAND = ("scontrol", "--all", "--oneliner", "--detail", "show", "node")
+"""Detailed, because only then GresUsed is told; all, because of hidden partitions."""
+NAMES = ("sinfo", "--all", "--noheader", "--Node")
+_NAMES_ONLY = {"SINFO_FORMAT": "%N"}
+_DOUBT = (
+    "what its slurmd reports of itself (Arch, Version, OS) imitates other nodes in 'scontrol show node': "
+    "its slurmd is not Slurm's; power that node down"
+)
+
+_SHOWN = 100
+_MARKS = "*~#!%$@^+-"
+# Names that some version or command uses for the same thing.
+_SAME = {
+    "POWER_SAVING": "POWERED_DOWN",
+    "POWERED_OFF": "POWERED_DOWN",
+    "POWERING_OFF": "POWERING_DOWN",
+    "NO_RESPOND": "NOT_RESPONDING",
+    "MAINT": "MAINTENANCE",
+    "RESV": "RESERVED",
+    "DRAINED": "DRAIN",
+    "DRAINING": "DRAIN",
+}
+
+
+def parse_nodes(
+    text: str, translate: Callable[[float], float], known: dict[str, Node] | None = None
+) -> tuple[Node, ...]:
+    """The output of COMMAND, with SLURM_TIME_FORMAT=%s. Raises SchedulerUnavailable where a node has two records.
+
+    ``known``: the nodes of the last call by their text, which need not be read again; left with those of this call.
+    """
+    before = known or {}
+    now = {block: before.get(block) or _read(_fields(block), translate) for block in blocks(text, "NodeName")}
+    found = tuple(now.values())
+    names: set[str] = set()
+    for previous, node in zip((None, *found), found, strict=False):
+        if node.name in names:
+            raise SchedulerUnavailable(
+                f"'scontrol show node' has two records of node {node.name}, the second after that of "
+                f"{previous.name if previous else 'none'}: what this one's slurmd reports of itself imitates a record; "
+                "power that node down"
+            )
+        names.add(node.name)
+    if known is not None:
+        known.clear()
+        known.update(now)
+    return found
+
+
+class NodeReader:
+    """Reads all nodes, whatever a node's slurmd says of itself.
+
+    Ordinarily that is one command. Where its output holds a node twice, or one that sinfo does not know, each node that
+    imitates others is found by asking for fewer at a time; it then is asked for alone, at every look.
+    """
+
+    def __init__(self, commands: Commands, translate: Callable[[float], float]) -> None:
+        self._commands = commands
+        self._translate = translate
+        self._known: frozenset[str] = frozenset()
+        """Names that are Slurm's own, as far as was found out."""
+        self._imitators: frozenset[str] = frozenset()
+        self._blocks: dict[str, Node] = {}
+
+    def all(self) -> Sequence[Node]:
+        """Raises SchedulerUnavailable, SchedulerRefused."""
+        text = self._commands(*COMMAND)
+        names = _names(text)
+        if len(names) > len(set(names)) or not self._known.issuperset(names):
+            told = self._commands(*NAMES, environment=_NAMES_ONLY).split()
+            if len(names) > len(set(names)) or not set(told).issuperset(names):
+                found = self._apart(set(told))
+                self._imitators = frozenset(node.name for node in found if node.doubt == _DOUBT)
+                if self._imitators:
+                    return found
+            # What sinfo does not know, and nobody imitates, is in no partition.
+            self._known = frozenset((*told, *names))
+        return parse_nodes(text, self._translate, self._blocks)
+
+    def these(self, names: Collection[str]) -> list[Node]:
+        """Those of these nodes that are there; what imitates others has ``doubt``. Raises SchedulerUnavailable."""
+        if not names:
+            return []
+        try:
+            text = self._commands(*COMMAND, compress(names))
+        except SchedulerRefused:
+            # One of them is gone.
+            return self._halves(names) if len(names) > 1 else []
+        if sorted(_names(text)) == sorted(names):
+            return list(parse_nodes(text, self._translate))
+        if len(names) > 1:
+            return self._halves(names)
+        # All of it is this node's: what slurmctld prints itself stands behind what slurmd says.
+        (name,) = names
+        return [replace(_read(_fields(text), self._translate), name=name, doubt=_DOUBT)]
+
+    def _apart(self, names: AbstractSet[str]) -> list[Node]:
+        alone = [node for name in sorted(names & self._imitators) for node in self.these([name])]
+        return sorted([*alone, *self.these(names - self._imitators)], key=lambda node: node.name)
+
+    def _halves(self, names: Collection[str]) -> list[Node]:
+        ordered = sorted(names)
+        middle = len(ordered) // 2
+        return self.these(ordered[:middle]) + self.these(ordered[middle:])
+
+
+def _names(text: str) -> list[str]:
+    """Of its records, in their order."""
+    return [block.removeprefix("NodeName=").partition(" ")[0].strip() for block in blocks(text, "NodeName")]
+
+
+def _fields(block: str) -> dict[str, str]:
+    """The values of one record.
+
+    A node's slurmd says what stands before ``RealMemory=`` (Arch, Version, OS), so what stands there as well as behind
+    counts as Slurm itself says it.
+    """
+    head, real_memory, tail = block.rpartition(" RealMemory=")
+    return fields_of(head) | fields_of(real_memory + tail) if head else fields_of(block)
+
+
+def parse_state(text: str) -> tuple[str, frozenset[str]]:
+    """``IDLE*+CLOUD+POWERED_DOWN``: the base state and the flags."""
+    base, *rest = text.strip().split("+")
+    flags = {_SAME.get(flag, flag) for flag in rest if flag}
+    plain = base.rstrip(_MARKS)
+    if "*" in base[len(plain) :]:
+        flags.add("NOT_RESPONDING")
+    base = plain
+    if base in ("DRAINED", "DRAINING"):
+        flags.add("DRAIN")
+        base = "IDLE" if base == "DRAINED" else "ALLOCATED"
+    return base, frozenset(flags)
+
+
+def unreadable(name: str, error: Exception) -> Node:
+    """Stands for a node of which a value cannot be read."""
+    return Node(name, "UNKNOWN", doubt=f"what Slurm says of it cannot be read: {str(error)[:_SHOWN]}")
+
+
+def _read(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
+    try:
+        return _node(fields, translate)
+    except (ValueError, ArithmeticError) as error:
+        return unreadable(fields.get("NodeName", ""), error)
+
+
+def _node(fields: dict[str, str], translate: Callable[[float], float]) -> Node:
+    def get(key: str) -> str:
+        return fields.get(key, "")
+
+    state, flags = parse_state(get("State"))
+    return Node(
+        name=get("NodeName"),
+        state=state,
+        flags=flags,
+        partitions=tuple(filter(None, word(get("Partitions")).split(","))),
+        cpus=number(get("CPUEfctv")) or number(get("CPUTot")),
+        cpus_allocated=number(get("CPUAlloc")),
+        memory_mib=mebibytes(get("RealMemory")),
+        memory_allocated_mib=mebibytes(get("AllocMem")),
+        gres=gres_of_node(get("Gres")),
+        gres_used=gres_of_node(get("GresUsed")),
+        features=frozenset(filter(None, word(get("ActiveFeatures")).split(","))),
+        reason=_reason(word(get("Reason"))),
+        address=word(get("NodeAddr")),
+        hostname=word(get("NodeHostName")),
+        reservation=word(get("ReservationName")),
+        version=word(get("Version")),
+        boot_time=instant(get("BootTime"), translate),
+        slurmd_start=instant(get("SlurmdStartTime"), translate),
+        last_busy=instant(get("LastBusyTime"), translate),
+    )
+
+
+def _reason(text: str) -> str:
+    """Without the ``[root@2026-11-22T13:00:00]`` at its end."""
+    reason, bracket, by = text.rpartition("[")
+    return reason.rstrip() if bracket and by.endswith("]") and "@" in by[1:] and " " not in by else text

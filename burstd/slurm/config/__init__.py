@@ -1,0 +1,1 @@
+"""The lines of slurm.conf and gres.conf that burstd needs."""

@@ -1,0 +1,228 @@
+"""Compares the running Slurm with what the configured pools need; each difference says what it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.slurm.node import Node
+from burstd.slurm.commands import nodes
+from burstd.slurm.commands.controller import config_of, version_of
+from burstd.slurm.commands.parsing import hosts, number, records, word
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.config.render import Setting, Wishes, node_line, settings
+from burstd.slurm.hostlist import compress
+
+PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
+CONFIG = ("scontrol", "show", "config")
+
+# Settings and words that may be larger, or smaller, than what burstd would write; all others must be equal.
+_AT_LEAST = {"ResumeTimeout", "SuspendTime", "TreeWidth", "default_queue_depth", "bf_max_job_test"}
+_AT_MOST = {"SuspendTimeout", "bf_interval", "power_save_interval"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference. ``advice``: burstd works, only slower or less comfortably."""
+
+    subject: str
+    """``SuspendTime``, ``partition burst``, ``nodes gpu[1-8]``."""
+    wanted: str
+    found: str
+    breaks: str
+    """What does not work, without a full stop."""
+    remedy: str
+    """What to do about it, without a full stop."""
+    advice: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What slurmctld says of itself: its settings, its partitions' by name, its nodes."""
+
+    config: Mapping[str, str]
+    partitions: Mapping[str, Mapping[str, str]]
+    nodes: Sequence[Node]
+
+
+def ask(commands: Commands) -> Running:
+    """Asks slurmctld, with three commands. Raises SchedulerUnavailable."""
+    return Running(
+        config_of(commands(*CONFIG)),
+        {f["PartitionName"]: f for f in records(commands(*PARTITIONS), "PartitionName")},
+        nodes.NodeReader(commands, lambda wall: wall).all(),
+    )
+
+
+def compare(pools: Sequence[Pool], wishes: Wishes, running: Running) -> list[Finding]:
+    """Every difference, those that break something first. The version is the running one's."""
+    known = replace(wishes, version=version_of(running.config) or wishes.version)
+    found = [
+        *(f for setting in settings(pools, known) for f in _setting(setting, running)),
+        *_selection(pools, running),
+        *(f for pool in pools for f in _nodes(pool, running)),
+        *_partitions(pools, running),
+        *_submission(running),
+    ]
+    return sorted(found, key=lambda f: f.advice)
+
+
+def _setting(setting: Setting, running: Running) -> Iterator[Finding]:
+    value = word(running.config.get(setting.name, ""))
+    if not setting.merge:
+        wanted = setting.words[0]
+        shown = value.removesuffix(" sec").removesuffix(" nodes/min")
+        if not _good(setting.name, wanted, shown):
+            more = " or more" if setting.name in _AT_LEAST else " or less" if setting.name in _AT_MOST else ""
+            remedy = f"set {setting.line}{more}"
+            yield Finding(setting.name, wanted + more, value or "not set", setting.breaks, remedy, setting.advice)
+        return
+    there = dict(_pair(w) for w in value.split(","))
+    lacking = [w for w in setting.words if not _word_good(w, there)]
+    if lacking:
+        missing = ",".join(lacking)
+        remedy = f"add {missing} to {setting.name}, in place of other values of the same words"
+        yield Finding(setting.name, missing, value or "not set", setting.breaks, remedy, setting.advice)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.strip().partition("=")
+    return name, value
+
+
+def _word_good(wanted: str, there: Mapping[str, str]) -> bool:
+    name, value = _pair(wanted)
+    return name in there and (not value or _good(name, value, there[name]))
+
+
+def _good(name: str, wanted: str, found: str) -> bool:
+    if name in _AT_LEAST:
+        return found.isdecimal() and number(found) >= number(wanted)
+    if name in _AT_MOST:
+        return found.isdecimal() and number(found) <= number(wanted)
+    if name.endswith("Program"):
+        # In whichever folder it lies.
+        return found.rpartition("/")[2] == wanted.rpartition("/")[2]
+    return found == wanted
+
+
+def _selection(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
+    select = word(running.config.get("SelectType", ""))
+    if any(p.shape.gpus() for p in pools) and select != "select/cons_tres":
+        yield Finding(
+            "SelectType",
+            "select/cons_tres",
+            select or "not set",
+            "jobs cannot ask for GPUs by --gpus and the like",
+            "set SelectType=select/cons_tres, with no jobs running",
+        )
+
+
+def _nodes(pool: Pool, running: Running) -> Iterator[Finding]:
+    known = {n.name: n for n in running.nodes}
+    missing = [s for s in pool.slots if s not in known]
+    if missing:
+        yield Finding(
+            f"nodes {compress(missing)}",
+            node_line(pool),
+            "not there",
+            f"these slots of the pool {pool.name} cannot be used",
+            "add the line to slurm.conf and restart slurmctld",
+        )
+    wrong: dict[tuple[str, str, str], list[str]] = {}
+    for slot in pool.slots:
+        if slot in known:
+            for difference in _differences(pool, known[slot]):
+                wrong.setdefault(difference, []).append(slot)
+    for (wanted, found, breaks), slots in wrong.items():
+        yield Finding(
+            f"nodes {compress(slots)}",
+            wanted,
+            found,
+            breaks,
+            f"make the pool {pool.name} in burstd.toml and the NodeName line in slurm.conf say the same",
+        )
+
+
+def _differences(pool: Pool, node: Node) -> Iterator[tuple[str, str, str]]:
+    """What was wanted, what was found, what it breaks."""
+    shape = pool.shape
+    if "CLOUD" not in node.flags:
+        yield "State=CLOUD", node.state, "Slurm takes a slot without a machine for a dead node"
+    if node.cpus != shape.cpus:
+        yield f"CPUs={shape.cpus}", f"CPUs={node.cpus}", "burstd counts on other CPUs than Slurm gives to jobs"
+    if node.memory_mib != shape.memory_mib:
+        yield (
+            f"RealMemory={shape.memory_mib}",
+            f"RealMemory={node.memory_mib}",
+            "burstd counts on other memory than Slurm gives to jobs",
+        )
+    if sorted(node.gres) != sorted(shape.gres):
+        wanted, found = (",".join(map(str, sorted(g))) or "none" for g in (shape.gres, node.gres))
+        yield f"Gres={wanted}", f"Gres={found}", "nodes are booted for jobs that Slurm does not start there"
+    lacking = shape.features - node.features
+    if lacking:
+        yield (
+            f"Feature={','.join(sorted(lacking))}",
+            f"Feature={','.join(sorted(node.features)) or 'none'}",
+            "jobs with such a constraint do not start there",
+        )
+
+
+def _submission(running: Running) -> Iterator[Finding]:
+    """slurmctld takes jobs from any host with the cluster's key, which rented nodes have."""
+    unlimited = sorted(name for name, fields in running.partitions.items() if fields.get("AllocNodes") == "ALL")
+    if unlimited:
+        yield Finding(
+            "AllocNodes",
+            "the hosts where users log in, in each partition",
+            f"ALL in {', '.join(unlimited)}",
+            "what runs on a rented node can submit jobs to the site's own partitions",
+            "set AllocNodes=HOSTS in each PartitionName line; jobs on other hosts then cannot submit jobs",
+            advice=True,
+        )
+
+
+def _partitions(pools: Sequence[Pool], running: Running) -> Iterator[Finding]:
+    wanted: dict[str, list[str]] = {}
+    for pool in pools:
+        for name in pool.partitions:
+            wanted.setdefault(name, []).extend(pool.slots)
+    for name, slots in wanted.items():
+        fields = running.partitions.get(name)
+        if fields is None:
+            yield Finding(
+                f"partition {name}",
+                f"PartitionName={name} Nodes={compress(slots)}",
+                "not there",
+                "users have no way to ask for the cloud",
+                "add the line to slurm.conf and run scontrol reconfigure",
+            )
+            continue
+        missing = set(slots) - set(hosts(fields.get("Nodes", "")))
+        if missing:
+            yield Finding(
+                f"partition {name}",
+                f"Nodes={compress(slots)}",
+                f"Nodes={fields.get('Nodes', '')}",
+                f"no job of the partition can use {compress(missing)}",
+                "add them to the partition's Nodes",
+            )
+        if fields.get("State", "UP") != "UP":
+            yield Finding(
+                f"partition {name}",
+                "State=UP",
+                f"State={fields['State']}",
+                "no job of the partition starts",
+                f"scontrol update partitionname={name} state=up",
+            )
+        idle = fields.get("SuspendTime", "")
+        if number(idle) and not _good("SuspendTime", "31536000", idle):
+            yield Finding(
+                f"partition {name}",
+                "no SuspendTime of its own",
+                f"SuspendTime={idle}",
+                "slurmctld powers nodes down by itself; when nodes go is burstd's to decide",
+                "take SuspendTime out of the partition's line",
+            )

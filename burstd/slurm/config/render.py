@@ -1,0 +1,184 @@
+"""The slurm.conf and gres.conf lines that the configured pools need. burstd/slurm/config/check.py compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from burstd.domain.cloud.offer import Pool
+from burstd.slurm.hostlist import compress
+
+YEAR_S = 31_536_000
+"""SuspendTime: long enough that slurmctld never powers a node down by itself, yet power saving is on."""
+SHOWS_CLOUD_NODES = (23, 2, 0)
+"""From this version on powered-down CLOUD nodes are always shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the fragment is made from, beside the pools. Times in seconds.
+
+    ``version`` is slurmctld's. ``programs`` are the folder with burstd-resume, burstd-suspend and burstd-resumefail.
+    ``keep_partitions`` are partitions of machines of the site's own, which power saving must leave alone.
+    ``devices`` gives, for a GRES name, the device files of gres.conf with ``{}`` for the range of numbers.
+    ``configless``: nodes get their configuration from slurmctld. ``staging``: burstd stages the data of jobs.
+    """
+
+    version: tuple[int, int, int] = (22, 5, 0)
+    programs: str = "/usr/bin"
+    keep_partitions: tuple[str, ...] = ()
+    resume_timeout_s: int = 900
+    suspend_timeout_s: int = 30
+    devices: Mapping[str, str] = field(default_factory=lambda: {"gpu": "/dev/nvidia{}"})
+    configless: bool = False
+    staging: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One global setting of slurm.conf.
+
+    ``words`` are what the value must hold, among others where ``merge`` is True: the site's own words stay. ``breaks``
+    says what does not work without it. ``advice`` marks what only makes burstd slower.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    breaks: str
+    merge: bool = False
+    advice: bool = False
+
+    @property
+    def line(self) -> str:
+        """As slurm.conf has it."""
+        return f"{self.name}={','.join(self.words)}"
+
+
+def settings(pools: Sequence[Pool], wishes: Wishes) -> tuple[Setting, ...]:
+    """The global settings that burstd needs or recommends."""
+    gres = tuple(sorted({g.name for p in pools for g in p.shape.gres}))
+    folder = wishes.programs.rstrip("/")
+    asked = "what Slurm asks for by itself (an administrator's power_up, a lost gate) is not served"
+    off = f"{asked}, and with no such program power saving is off and no slot is ever free again"
+    found = [
+        Setting("ResumeProgram", (f"{folder}/burstd-resume",), off),
+        Setting("SuspendProgram", (f"{folder}/burstd-suspend",), off),
+        Setting(
+            "ResumeFailProgram",
+            (f"{folder}/burstd-resumefail",),
+            "burstd hears only at its next look that Slurm gave a node up",
+        ),
+        Setting(
+            "ResumeTimeout",
+            (str(wishes.resume_timeout_s),),
+            "Slurm gives nodes up that are still booting, or waits too long for dead ones",
+        ),
+        Setting(
+            "SuspendTimeout", (str(wishes.suspend_timeout_s),), "a slot is not free again as soon as its node went"
+        ),
+        Setting(
+            "SuspendTime", (str(YEAR_S),), "slurmctld powers nodes down by itself; when nodes go is burstd's to decide"
+        ),
+        Setting("SuspendRate", ("0",), "of many nodes that go at once, Slurm lets one a second go", advice=True),
+        Setting("ResumeRate", ("0",), "Slurm asks for no more than 300 nodes a minute by itself", advice=True),
+        Setting(
+            "SlurmctldParameters",
+            ("idle_on_node_suspend", "power_save_interval=1", *(["enable_configless"] if wishes.configless else [])),
+            "a slot is stuck after its node went, and power changes take ten seconds longer"
+            + (", or slurmd does not start, as it gets no configuration" if wishes.configless else ""),
+            merge=True,
+        ),
+        Setting("TreeWidth", ("65533",), "messages to cloud nodes go through other cloud nodes that may be gone"),
+        Setting(
+            "SchedulerParameters",
+            ("batch_sched_delay=0", "default_queue_depth=10000", "bf_max_job_test=10000", "bf_interval=5"),
+            "a job deep in the queue waits up to minutes after its node is ready",
+            merge=True,
+            advice=True,
+        ),
+        Setting("ReturnToService", ("2",), "a node that was set down stays down when it comes back", advice=True),
+    ]
+    if wishes.version < SHOWS_CLOUD_NODES:
+        found.append(
+            Setting("PrivateData", ("cloud",), "neither burstd nor users see a slot that has no machine", merge=True)
+        )
+    if wishes.keep_partitions:
+        found.append(
+            Setting(
+                "SuspendExcParts",
+                wishes.keep_partitions,
+                "power saving may switch the site's own machines off",
+                merge=True,
+            )
+        )
+    if wishes.staging:
+        found.append(
+            Setting(
+                "BurstBufferType",
+                ("burst_buffer/lua",),
+                "jobs with #BURST lines start without their data; burst_buffer.lua and burst_buffer.conf must lie "
+                "beside slurm.conf before slurmctld is restarted",
+            )
+        )
+    if gres:
+        found.append(Setting("GresTypes", gres, "slurmctld does not know the slots' GRES", merge=True))
+    return tuple(found)
+
+
+def node_line(pool: Pool) -> str:
+    """The NodeName line of a pool's slots."""
+    shape = pool.shape
+    words = [f"NodeName={compress(pool.slots)}", f"CPUs={shape.cpus}", f"RealMemory={shape.memory_mib}"]
+    if shape.gres:
+        words.append("Gres=" + ",".join(str(g) for g in shape.gres))
+    if shape.features:
+        words.append("Feature=" + ",".join(sorted(shape.features)))
+    return " ".join([*words, "State=CLOUD"])
+
+
+def partition_lines(pools: Sequence[Pool]) -> list[str]:
+    """One PartitionName line for each partition that has slots."""
+    slots: dict[str, list[str]] = {}
+    for pool in pools:
+        for partition in pool.partitions:
+            slots.setdefault(partition, []).extend(pool.slots)
+    return [f"PartitionName={name} Nodes={compress(nodes)} MaxTime=INFINITE State=UP" for name, nodes in slots.items()]
+
+
+def fragment(pools: Sequence[Pool], wishes: Wishes) -> str:
+    """The lines to put into slurm.conf, with comments for the administrator."""
+    lines = [
+        "# For burstd. A setting that slurm.conf has already must stand there once only:",
+        "# where the lines below say 'merge', add the words to those that are there.",
+    ]
+    for setting in settings(pools, wishes):
+        note = " merge:" if setting.merge else ""
+        note += " recommended:" if setting.advice else ""
+        lines.append(f"#{note} without it {setting.breaks}")
+        lines.append(setting.line)
+    for pool in pools:
+        lines.append(f"# pool {pool.name}")
+        lines.append(node_line(pool))
+    lines.append("# A partition that slurm.conf has already: add the nodes to its Nodes instead.")
+    lines += partition_lines(pools)
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(pools: Sequence[Pool], wishes: Wishes) -> str:
+    """The lines to put into gres.conf."""
+    lines = []
+    for pool in pools:
+        first = 0
+        for gres in pool.shape.gres:
+            words = [f"NodeName={compress(pool.slots)}", f"Name={gres.name}"]
+            if gres.type:
+                words.append(f"Type={gres.type}")
+            device = wishes.devices.get(gres.name)
+            if device is None:
+                words.append(f"Count={gres.count}")
+            else:
+                last = first + gres.count - 1
+                words.append("File=" + device.format(f"[{first}-{last}]" if gres.count > 1 else str(first)))
+                first = last + 1
+            lines.append(" ".join(words))
+    return "\n".join(lines) + ("\n" if lines else "")

@@ -1,0 +1,1 @@
+"""The programs that Slurm runs, and burstd's side of them."""

@@ -1,0 +1,1 @@
+"""``#BURST`` lines: their words, and what they ask for."""

@@ -1,0 +1,1 @@
+"""Brings about what the controller decided: transfers, delivery of output, removal."""

@@ -1,0 +1,79 @@
+"""Where a job's data lies on its nodes: a name that nobody can foretell, so that nobody can take it before.
+
+On premises all users make their folders in one directory. Who knew the names could make the folders of jobs to come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import stat
+from dataclasses import dataclass, field
+from errno import ENOENT
+from pathlib import Path
+
+from burstd.domain.errors import BurstdError
+from burstd.node.ssh.key_pair import write_new
+from burstd.transfer.privsep.client import Hand, HandError
+
+_LETTERS = 16
+"""Of 4 bits each."""
+_KEY_BYTES = 32
+
+
+class FolderKeyUnusable(BurstdError):
+    """The key of the names cannot be made or read, or others may read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolders:
+    """``above`` is staging's job_dir; ``key`` is secret and has to stay the same while jobs run."""
+
+    above: str
+    key: bytes = field(repr=False)
+
+    def path(self, job_id: str) -> str:
+        """The folder of a job, the same on all of its nodes."""
+        drawn = hmac.new(self.key, job_id.encode(), hashlib.sha256).hexdigest()[:_LETTERS]
+        return f"{self.above}/{job_id}-{drawn}"
+
+    def before(self, job_id: str) -> str:
+        """The name that a burstd gave which drew none: a job that such a one has started has it still."""
+        return f"{self.above}/{job_id}"
+
+    def there(self, hand: Hand, uid: int, job_id: str) -> str:
+        """The folder on this machine: that of the older name only where it is the owner's, ``uid``.
+
+        Raises HandError.
+        """
+        path, before = self.path(job_id), self.before(job_id)
+        try:
+            now, then = hand.facts(self.above, [path.rpartition("/")[2], before.rpartition("/")[2]])
+        except HandError as error:
+            if error.errno == ENOENT:
+                return path
+            raise
+        own = then is not None and then.kind == "d" and then.uid == uid
+        return before if own and now is None else path
+
+    def environment(self, job_id: str) -> dict[str, str]:
+        """What a job finds in its environment, the same everywhere."""
+        home = self.path(job_id)
+        return {"BURST_IN": f"{home}/in", "BURST_OUT": f"{home}/out", "BURST_SCRATCH": f"{home}/scratch"}
+
+
+def folder_key(path: Path) -> bytes:
+    """The key in a file of mode 0600, which is made where it is missing. Raises FolderKeyUnusable."""
+    try:
+        if not path.exists():
+            write_new(path, secrets.token_bytes(_KEY_BYTES), 0o600)
+        mode, key = stat.S_IMODE(path.stat().st_mode), path.read_bytes()
+    except OSError as error:
+        raise FolderKeyUnusable(f"{path}, which names the folders of jobs, cannot be read: {error.strerror}") from None
+    if mode & 0o077 or len(key) != _KEY_BYTES:
+        raise FolderKeyUnusable(
+            f"{path}, which names the folders of jobs, has mode {mode:04o} and {len(key)} bytes, not 0600 and "
+            f"{_KEY_BYTES}: chmod 600 it, or put it back from a backup"
+        )
+    return key

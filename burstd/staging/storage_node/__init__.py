@@ -1,0 +1,1 @@
+"""The storage node that burstd launches for its store."""

@@ -1,0 +1,1 @@
+"""The agent on a node: input placed, output collected."""

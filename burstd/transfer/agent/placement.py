@@ -1,0 +1,260 @@
+"""A job's input on a node: fetched into the cache, given to the job as links or copies, and put away afterwards."""
+
+# ruff: noqa: PTH100, PTH101, PTH102, PTH108, PTH116, PTH119, PTH120, PTH123
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from burstd.domain.staging import Piece
+from burstd.transfer.agent.cache import Cache, Entry, make_root_directories, remove_tree, unmark
+from burstd.transfer.agent.fetch import Fetch, pieces_of
+from burstd.transfer.agent.user_process import STOPPED, AgentFault, Message, UserSide, give
+from burstd.transfer.protocol.transports import Transport
+
+
+@dataclass(frozen=True)
+class Input:
+    """One of the job's trees, as asked for."""
+
+    name: str
+    copy: bool
+    prefix: str
+    digest: str
+    manifest: tuple[Piece, ...]
+    single: bool
+    size: int
+
+    @classmethod
+    def read(cls, row: Message) -> Input:
+        """From the request. Raises AgentFault where its name is none."""
+        name = row["name"]
+        if not name or name in {".", ".."} or "/" in name or "\0" in name:
+            raise AgentFault("agent", f"{name!r} is no name of an input")
+        pieces = tuple(Piece(*piece) for piece in row["manifest"])
+        copy = row["access"] == "copy"
+        return cls(name, copy, row["prefix"], row["digest"], pieces, row["single"], row["size"])
+
+
+class JobFolder:
+    """A job's folder, and its record beside it, which is root's: only what has one is ever removed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.record = f"{os.path.dirname(self.path)}/.burst-{os.path.basename(self.path)}.json"
+
+    def make(self, job: str, uid: int, gid: int) -> None:
+        """Makes it, for the user only; may be repeated. Raises AgentFault where something else has its name."""
+        make_root_directories(os.path.dirname(self.path), 0o755)
+        known = self.read()
+        if known is None:
+            if os.path.lexists(self.path):
+                raise AgentFault("agent", f"{self.path} is there already, and burstd has not made it: move it away")
+            self.write({"job": job, "uid": uid, "entries": []})
+        elif (known["job"], known["uid"]) != (job, uid):
+            raise AgentFault("agent", f"{self.path} is the folder of job {known['job']} of uid {known['uid']}")
+        with suppress(FileExistsError):
+            os.mkdir(self.path, 0o700)
+            # Volumes of pods hand their group on to all below; what a job makes is not to come home so.
+            os.chmod(self.path, 0o700)
+            give(self.path, uid, gid)
+        about = os.lstat(self.path)
+        if not stat.S_ISDIR(about.st_mode):
+            raise AgentFault("agent", f"{self.path} is no directory: move it away")
+        if about.st_uid != uid:  # killed between the two calls above
+            give(self.path, uid, gid)
+
+    def read(self) -> Message | None:
+        """Its record."""
+        try:
+            with open(self.record, encoding="utf-8") as file:
+                record: Message = json.load(file)
+        except FileNotFoundError:
+            return None
+        return record
+
+    def write(self, record: Message) -> None:
+        """Records; whole or not at all."""
+        with open(f"{self.record}.new", "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        os.rename(f"{self.record}.new", self.record)  # noqa: PTH104 - as above
+
+    def uses(self, entry: str) -> None:
+        """Records an entry of the cache, which clearing gives free. Raises AgentFault."""
+        record = self.read()
+        if record is None:
+            raise AgentFault("agent", f"{self.record} is gone: somebody cleared the job while its input was placed")
+        if entry not in record["entries"]:
+            record["entries"].append(entry)
+            self.write(record)
+
+
+class Placing:
+    """One request to place."""
+
+    def __init__(
+        self, request: Message, user: UserSide, transport: Transport, progress: Callable[[int, int], None]
+    ) -> None:
+        """``progress`` is told bytes there and bytes in all."""
+        self._request = request
+        self._user = user
+        self._transport = transport
+        self._inputs = [Input.read(row) for row in request["trees"]]
+        self._links: list[Message] = request.get("links", [])
+        self._progress = progress
+        self._of = sum(tree.size for tree in self._inputs)
+        self._there = 0
+        self._fetched = 0
+        self._hits = 0
+        self._folder = JobFolder(request["dir"])
+
+    def run(self) -> Message:
+        """Places all of it. Raises AgentFault, OSError."""
+        began = time.monotonic()
+        request = self._request
+        uid, gid = request["uid"], request["gid"]
+        cache = Cache(request["cache"]["dir"], request["cache"]["keep_free"])
+        self._folder.make(request["job"], uid, gid)
+        self._user.become(uid, gid, request["groups"])
+        self._user.ask({"do": "folders", "dir": self._folder.path})
+        for link in self._links:
+            self._user.ask({"do": "link", "dir": self._folder.path, "there": True, **link})
+        cache.sweep()
+        self._progress(0, self._of)
+        for tree in self._inputs:
+            entry = cache.entry(uid, tree.digest)
+            with entry.lock():
+                if self._good(entry):
+                    self._hits += 1
+                else:
+                    cache.make_room(tree.size, f"the input {tree.name}", beside=self._beside(cache))
+                    self._fill(tree, entry, uid, gid)
+                entry.mark(request["job"], self._folder.record)
+                self._folder.uses(entry.path)
+            self._give(tree, entry)
+        if request["scratch"]:
+            self._scratch_room(request["scratch"])
+        seconds = round(time.monotonic() - began, 3)
+        return {"fetched": self._fetched, "hits": self._hits, "seconds": seconds}
+
+    def _good(self, entry: Entry) -> bool:
+        sealed = entry.sealed()
+        if sealed is None:
+            return False
+        answer = self._user.ask({"do": "unchanged", "path": f"{entry.path}/own", "sealed": sealed.at})
+        return bool(answer["unchanged"])
+
+    def _beside(self, cache: Cache) -> int:
+        """Bytes of the cache's file system that the job is to have otherwise: scratch, and copies still to come."""
+        if os.stat(self._folder.path).st_dev != cache.device:
+            return 0
+        copies = [t.size for t in self._inputs if t.copy and not os.path.lexists(f"{self._folder.path}/in/{t.name}")]
+        return int(self._request["scratch"]) + sum(copies)
+
+    def _scratch_room(self, size: int) -> None:
+        about = os.statvfs(self._folder.path)
+        free = about.f_bavail * about.f_frsize
+        if free < size:
+            raise AgentFault(
+                "space",
+                f"the job asks for {size} bytes of scratch, and {free} are free below {self._folder.path} when its "
+                "input is there: take a type with a larger disk, or ask for less",
+            )
+
+    def _fill(self, tree: Input, entry: Entry, uid: int, gid: int) -> None:
+        again = entry.begin(uid, gid)
+        flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        own = os.open(f"{entry.unfinished}/own", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        manifest = os.open(f"{entry.unfinished}/manifest", os.O_RDWR | os.O_TRUNC | flags, 0o600)
+        journal = os.open(f"{entry.unfinished}/journal", os.O_RDWR | os.O_APPEND | flags, 0o600)
+        try:
+            self._manifest(tree, manifest)
+            self._fetch(tree, own, manifest, journal, again=again)
+        finally:
+            for descriptor in (own, manifest, journal):
+                os.close(descriptor)
+        entry.seal(tree.size)
+
+    def _manifest(self, tree: Input, descriptor: int) -> None:
+        """Fetches the manifest into a file that both halves read."""
+        self._transport.expect(f"{tree.prefix}/{p.key[:2]}/{p.key}" for p in tree.manifest)
+        digest = hashlib.sha256()
+        for part in pieces_of(self._transport, tree.prefix, tree.manifest, self._user.slots.view(0)):
+            digest.update(part)
+            os.writev(descriptor, [part])
+        if digest.hexdigest() != tree.digest:
+            raise AgentFault(
+                "damaged", f"the manifest of the input {tree.name} is not what its digest says: stage it anew",
+                tuple(dict.fromkeys(piece.key for piece in tree.manifest)),
+            )  # fmt: skip
+
+    def _fetch(self, tree: Input, own: int, manifest: int, journal: int, *, again: bool) -> None:
+        fetch = Fetch(self._transport, tree.prefix, self._user.slots, self._user.line)
+        before, there = self._there, 0
+
+        def said(message: Message) -> None:
+            nonlocal there
+            if "need" in message:
+                fetch.need(message["window"], message["need"])
+            else:
+                fetch.done_with(message["free"])
+                os.write(journal, f"{message['window']} {message['key']}\n".encode())
+                there += message["bytes"]
+                self._progress(min(before + there, self._of), self._of)
+
+        try:
+            self._user.ask(
+                {"do": "fill", "name": tree.name, "single": tree.single, "again": again},
+                own, manifest, journal, said=said,
+            )  # fmt: skip
+        except AgentFault as fault:
+            fetch.close()
+            raise (fetch.fault or fault) if fault.kind == STOPPED else fault from None
+        finally:
+            fetch.close()
+            self._fetched += fetch.fetched
+        self._there = before + tree.size
+
+    def _give(self, tree: Input, entry: Entry) -> None:
+        """Puts it where the job looks for it."""
+        what: dict[str, Any] = {"dir": self._folder.path, "name": tree.name}
+        if not tree.copy:
+            self._user.ask({"do": "link", "target": entry.tree, **what})
+            return
+        manifest = os.open(f"{entry.path}/manifest", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self._user.ask({"do": "copy", "tree": entry.tree, "single": tree.single, **what}, manifest)
+        finally:
+            os.close(manifest)
+
+
+def folder_made(request: Message) -> str:
+    """The folder of a request's job: of an older name where it was made by that."""
+    before = request.get("dir_before", "")
+    record = JobFolder(before).read() if before else None
+    mine = record is not None and (record["job"], record["uid"]) == (request["job"], request["uid"])
+    return before if mine else str(request["dir"])
+
+
+def clear(path: str, job: str) -> None:
+    """Removes a job's folder and gives free what it used. Nothing there is no error. Raises AgentFault."""
+    folder = JobFolder(path)
+    record = folder.read()
+    if record is None:
+        if os.path.lexists(folder.path):
+            raise AgentFault("agent", f"{folder.path} has no record of burstd's: it is not removed")
+        return
+    if record["job"] != job:
+        raise AgentFault("agent", f"{folder.path} is the folder of job {record['job']}, not of job {job}")
+    remove_tree(folder.path)
+    for entry in record["entries"]:
+        unmark(entry, job)
+    os.unlink(folder.record)

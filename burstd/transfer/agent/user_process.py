@@ -1,0 +1,295 @@
+"""The part of the agent that works with a user's rights: a child process, and how the two halves speak.
+
+The child is forked before the request is read: no secret of it is in the child's memory. Contents go between the two
+through shared memory (slots of one object each), all else as packets of JSON.
+
+Where the agent is no root, as in a pod of a restricted cluster, the machine has one user: slurmd and all jobs run as
+that one, so both halves do, and whose a job is decides nothing on the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from burstd.domain.plugins.stager import OBJECT_BYTES
+
+SLOTS = 6
+_PACKET = 1 << 20
+_NUDGE = {"nudge": True}
+QUIET_S = 60.0
+"""A child that stands still for so long gets SIGCONT, once; after as long again it is killed."""
+LOOK_S = 1.0
+Message = dict[str, Any]
+
+
+STOPPED = "stopped"
+"""Kind of the child's fault where it was told to give up: the reason is with who told it."""
+
+
+LIMIT = "limit"
+"""Kind of the fault where a job left more than can be brought home: nothing changes that but a person."""
+TO_PACK = (
+    "It stays on the node until an administrator packs some of it there into one archive, splits or removes it, then: "
+    "burstctl stage retry; or until it is given up: burstctl stage discard"
+)
+
+
+class AgentFault(Exception):
+    """What the agent answers as its error.
+
+    ``kind`` is one of store, full (the store is), space (the node has none), damaged, rights, limit, agent.
+    """
+
+    def __init__(self, kind: str, sentence: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+        self.keys = keys
+        """Objects whose content is not what their name says, or that are not there (kind damaged)."""
+
+
+def fault_of(error: OSError, what: str) -> AgentFault:
+    """The fault for a call of the system that failed while ``what`` was done."""
+    import errno  # noqa: PLC0415 - rarely needed
+
+    where = f" ({error.filename!r})" if error.filename else ""
+    sentence = f"{what} failed{where}: {error.strerror}"
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        # Others write there as well: it may be otherwise in a while.
+        return AgentFault("agent", f"{sentence}. Make room on the node or ask for less")
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return AgentFault("rights", sentence)
+    return AgentFault("agent", sentence)
+
+
+def give(path: str, uid: int, gid: int) -> None:
+    """Makes a file or directory a user's, where there are several users."""
+    if os.geteuid() == 0:
+        os.chown(path, uid, gid, follow_symlinks=False)
+
+
+class Slots:
+    """Memory that both halves see: SLOTS runs of OBJECT_BYTES each."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(mmap.mmap(-1, SLOTS * OBJECT_BYTES))
+
+    def view(self, slot: int, length: int = OBJECT_BYTES) -> memoryview:
+        """The first ``length`` bytes of a slot."""
+        start = slot * OBJECT_BYTES
+        return self._memory[start : start + length]
+
+
+class Line:
+    """One end of what the halves say to each other. Any thread may send; one receives."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def send(self, message: Mapping[str, Any], *descriptors: int) -> None:
+        """Sends a packet, and open files with it. Raises OSError when the other half is gone."""
+        socket.send_fds(self._end, [json.dumps(message).encode()], descriptors)
+
+    def receive(self) -> tuple[Message, list[int]]:
+        """The next packet; nudges are passed over. Raises EOFError when the other half is gone."""
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self._end, _PACKET, 4)
+            if not data:
+                raise EOFError
+            message: Message = json.loads(data)
+            if message != _NUDGE:
+                return message, descriptors
+
+    def readable(self, seconds: float) -> bool:
+        """Whether by then there is a packet to receive, or the end."""
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def nudge(self) -> None:
+        """Wakes the other half if it waits in ``receive``, which the kernel's counters show; never waits."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            self._end.send(json.dumps(_NUDGE).encode(), socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        """The other half sees the end."""
+        self._end.close()
+
+
+class _Watch:
+    """Whether the child moves. Its user can stop it, or have it read from a file system that never answers."""
+
+    def __init__(self, pid: int, line: Line) -> None:
+        self._pid = pid
+        self._line = line
+        self._looked = 0.0
+        self._counters: list[str] = []
+        self._stood = self._stopped = 0.0
+        """Seconds it has not moved since it last did, and seconds it was found stopped in all its life: who stops it
+        again and again cannot have it go on for ever by single steps."""
+        self._continued = False
+
+    def still(self) -> bool:
+        """Looks once every LOOK_S: whether it has stood still for 2 * QUIET_S. After the first half it gets SIGCONT."""
+        if time.monotonic() - self._looked < LOOK_S:
+            return False
+        self._looked = time.monotonic()
+        before = self._counters
+        state, *self._counters = _counters(self._pid)
+        if state in "Tt":
+            self._stopped += LOOK_S
+        elif self._counters != before:
+            self._stood = 0.0
+        else:
+            self._stood += LOOK_S
+            self._line.nudge()
+        if self._stood + self._stopped >= QUIET_S and not self._continued:
+            self._continued = True
+            os.kill(self._pid, signal.SIGCONT)
+        return self._stood + self._stopped >= 2 * QUIET_S
+
+
+def _counters(pid: int) -> list[str]:
+    """State of a process; and what grows when it runs or wakes: ticks of the processor, and switches to others."""
+    # After the name of the program, which may hold anything.
+    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
+    status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    return [stat[0], *stat[11:13], *(line for line in status if "ctxt_switches" in line)]
+
+
+Work = Callable[[Line, Slots, Message, list[int]], Message]
+"""What the child can do: takes the request and the open files that came with it, returns the answer."""
+
+
+class UserSide:
+    """The child, as the half with root's rights sees it."""
+
+    def __init__(self, works: Mapping[str, Work]) -> None:
+        """Forks. Call it before there is any thread. ``works``: by the name of what is asked."""
+        self.slots = Slots()
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid = os.fork()
+        if self._pid == 0:
+            mine.close()
+            _serve(Line(its), self.slots, works)
+        its.close()
+        self.line = Line(mine)
+        self._watch = _Watch(self._pid, self.line)
+
+    def become(self, uid: int, gid: int, groups: list[int]) -> None:
+        """The child gives up root's rights, where it has them, for the user's, for ever. Raises AgentFault."""
+        self.ask({"do": "become", "uid": uid, "gid": gid, "groups": groups})
+
+    def ask(
+        self,
+        request: Message,
+        *descriptors: int,
+        said: Callable[[Message], None] | None = None,
+    ) -> Any:
+        """Has the child do one thing; ``said`` is called with what it says before it is done.
+
+        Raises AgentFault, also where the child stands still for long: it is killed then.
+        """
+        try:
+            self.line.send(request, *descriptors)
+            while True:
+                while not self.line.readable(LOOK_S):
+                    self._look()
+                self._look()
+                message, _ = self.line.receive()
+                if "ok" in message:
+                    return message["ok"]
+                if "error" in message:
+                    raise AgentFault(message["kind"], message["error"])
+                if said is not None:
+                    said(message)
+        except (EOFError, ConnectionError):
+            raise AgentFault("agent", "the process with the user's rights is gone: out of memory, or killed") from None
+
+    def _look(self) -> None:
+        if self._watch.still():
+            self.kill()
+            raise AgentFault(
+                "agent",
+                f"the process with the user's rights stood still for {2 * QUIET_S:.0f} s and was killed: a process of "
+                "the user's on the node stops it, or a file system there does not answer; look there with ps and dmesg",
+            )
+
+    def kill(self) -> None:
+        """At once, for any thread. A root without CAP_KILL cannot: the child is to see the end of its line."""
+        if self._pid:
+            with contextlib.suppress(PermissionError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends the child. It may be stopped, and would not see the end of its line."""
+        if self._pid:
+            self.line.close()
+            self.kill()
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+
+def _serve(line: Line, slots: Slots, works: Mapping[str, Work]) -> None:
+    """The child's life; does not return."""
+    status = 1
+    try:
+        _leave_streams()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+        os.umask(0)
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                request, descriptors = line.receive()
+                if "do" not in request:
+                    continue  # meant for work that has failed meanwhile
+                try:
+                    line.send({"ok": _do(line, slots, works, request, descriptors)})
+                except AgentFault as fault:
+                    line.send({"error": str(fault), "kind": fault.kind})
+                finally:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _do(line: Line, slots: Slots, works: Mapping[str, Work], request: Message, descriptors: list[int]) -> Message:
+    try:
+        if request["do"] == "become":
+            _become(request["uid"], request["gid"], request["groups"])
+            return {}
+        if os.geteuid() == 0:
+            raise AgentFault("agent", "the process with the user's rights still has root's")
+        return works[request["do"]](line, slots, request, descriptors)
+    except OSError as error:
+        raise fault_of(error, f"{request['do']} with the user's rights") from None
+
+
+def _become(uid: int, gid: int, groups: list[int]) -> None:
+    if uid <= 0 or gid < 0:
+        raise AgentFault("rights", f"uid {uid}, gid {gid}: data of root is not staged. Submit the job as a user")
+    if os.geteuid() != 0:
+        return
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def _leave_streams() -> None:
+    """The child neither reads the request nor writes answers; what it complains of is seen."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)

@@ -1,0 +1,1 @@
+"""Objects named by their content: what they hold, and where they are."""

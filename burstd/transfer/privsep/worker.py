@@ -1,0 +1,372 @@
+"""burstd-hand: a process with a user's rights, which opens, makes and renames files for burstd and has no other power.
+
+It serves one connection: descriptor ``--fd``, or the one that systemd passes (Accept=yes). The first message says whose
+hand it is, ``{"uid", "gid", "groups", "home"}``; where it was started as root it becomes that user for good. Then
+requests come one by one. Answers are objects, with descriptors where files were opened; an object with ``error`` ends a
+request that failed. The bytes of files never pass through it: burstd reads and writes the descriptors. It ends with its
+connection. Started often, so it imports little; and nothing once it is the user, who may not be able to read its code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__" and not __package__:  # python3 -I -S worker.py
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))  # noqa: PTH100, PTH120
+
+import errno
+import grp
+import pwd
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from burstd.transfer.privsep import descriptor_channel
+from burstd.transfer.privsep.descriptor_channel import ConnectionEnded
+from burstd.transfer.privsep.safe_directory import Below
+from burstd.transfer.trees.local_copy import copy_source
+from burstd.transfer.trees.walk import Walk, is_pattern
+
+MEMORY_BYTES = 2 << 30
+"""Of address space: a directory of millions of files takes half of it."""
+WINDOW = 3
+"""Messages of a walk that may be under way before one is answered: it bounds the descriptors that are open."""
+_ROWS = 512
+_MOST = (1 << 63) - 1
+_TEXT = 256 << 10
+_NO_GROUP = 65534
+Request = dict[str, Any]
+Prepare = Callable[[Request], Callable[[socket.socket], None]]
+"""Takes the first message, still as root, and gives what serves the user then. Raises OSError with a sentence."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves one connection; returns an exit status."""
+    return run(arguments, lambda _hello: lambda sock: Server(sock).serve())
+
+
+def run(arguments: list[str] | None, prepare: Prepare) -> int:
+    """What every kind of hand does: takes a connection, becomes the user, and serves."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    fd, min_uid, accounts = 3, 1000, False
+    while words:
+        word = words.pop(0)
+        if word == "--fd" and words:
+            fd = int(words.pop(0))
+        elif word == "--min-uid" and words:
+            min_uid = int(words.pop(0))
+        elif word == "--accounts":
+            accounts = True
+        else:
+            sys.stderr.write(
+                "usage: burstd-hand [--fd N] [--min-uid UID] [--accounts]\nburstd starts it; it is no command.\n"
+            )
+            return 2
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError as error:
+        sys.stderr.write(
+            f"burstd-hand: descriptor {fd} is no connection: {error.strerror}. burstd or systemd start it.\n"
+        )
+        return 2
+    os.set_inheritable(fd, False)
+    sock.setblocking(True)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.setrecursionlimit(20_000)
+    os.umask(0o022)
+    os.chdir("/")
+    try:
+        serve = _become(sock, min_uid, prepare, accounts=accounts)
+        if serve is not None:
+            serve(sock)
+    except ConnectionEnded:
+        pass
+    return 0
+
+
+def _become(
+    sock: socket.socket, min_uid: int, prepare: Prepare, *, accounts: bool
+) -> Callable[[socket.socket], None] | None:
+    """Takes the first message and the user's rights, irrevocably. None: refused, and the other end told why."""
+    hello, fds = descriptor_channel.receive(sock)
+    for fd in fds:
+        os.close(fd)
+    try:
+        uid, gid, groups = int(hello["uid"]), int(hello["gid"]), [int(g) for g in hello["groups"]]
+        home = str(hello.get("home") or "/")
+        if accounts and hello.get("gone"):
+            # No account says what groups are: whoever has left has none, and his number clears what it owns.
+            gid, groups = _NO_GROUP, []
+        elif accounts:
+            # Started by systemd as root for a caller who is not: the account database says what a user's groups are.
+            entry = pwd.getpwuid(uid)
+            gid, home = entry.pw_gid, entry.pw_dir
+            groups = os.getgrouplist(entry.pw_name, gid)
+            grp.getgrgid(gid)
+        if uid < min_uid:
+            raise PermissionError(errno.EPERM, f"uid {uid} is below {min_uid}: data of system accounts is not staged")
+        serve = prepare(hello)
+        if os.geteuid() == 0:
+            os.setgroups(groups)
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        if os.getresuid() != (uid, uid, uid) or (uid != 0 and _may_be_root()):
+            raise PermissionError(errno.EPERM, f"this process cannot become uid {uid}: start it as root")
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        text = error.strerror if isinstance(error, OSError) else f"no such account, or no such request: {error}"
+        descriptor_channel.send(sock, {"error": text, "errno": getattr(error, "errno", 0) or errno.EINVAL, "path": ""})
+        return None
+    os.environ["HOME"] = home
+    descriptor_channel.send(sock, {"ready": os.getpid(), "uid": uid})
+    return serve
+
+
+def _may_be_root() -> bool:
+    try:
+        os.setresuid(-1, 0, -1)
+    except PermissionError:
+        return False
+    return True
+
+
+class Server:
+    """One user's hand at work."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._roots: dict[str, Below] = {}
+        self._do: dict[str, Callable[[Request], None]] = {
+            "walk": self._walk,
+            "look": self._look,
+            "free": self._free,
+            "make": lambda r: self._each(r, lambda b, path: b.make(path)),
+            "make_own": lambda r: self._each(r, lambda b, path: b.make_own(path)),
+            "create": self._create,
+            "finish": lambda r: self._each(r, lambda b, row: b.finish(*row)),
+            "symlink": lambda r: self._each(r, lambda b, row: b.symlink(row[0], row[1], row[2], r["job"])),
+            "hardlink": lambda r: self._each(r, lambda b, row: b.hardlink(row[0], row[1], r["job"])),
+            "settle": lambda r: self._each(r, lambda b, row: b.settle(*row)),
+            "remove": lambda r: self._each(r, lambda b, path: b.remove(path)),
+            "sweep": lambda r: self._each(r, lambda b, path: b.sweep(path, r["job"])),
+            "facts": lambda r: self._each(r, _facts),
+            "open": self._open,
+            "move": self._move,
+            "copy": self._copy,
+            "remove_tree": lambda r: self._each(r, lambda b, path: b.remove_tree(path)),
+        }
+
+    def serve(self) -> None:
+        """Until the connection ends."""
+        while True:
+            request, fds = descriptor_channel.receive(self.sock)
+            for fd in fds:
+                os.close(fd)
+            try:
+                act = self._do[request["do"]]
+            except (KeyError, TypeError):
+                self._fail(OSError(errno.ENOSYS, "unknown request: burstd and burstd-hand are of different versions"))
+                continue
+            try:
+                act(request)
+            except OSError as error:
+                self._fail(error)
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
+                self._fail(OSError(errno.EINVAL, f"the request cannot be carried out: {error!r}"))
+
+    def _fail(self, error: OSError, path: str = "") -> None:
+        name = path or (os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "")
+        descriptor_channel.send(
+            self.sock, {"error": error.strerror or str(error), "errno": error.errno or 0, "path": name}
+        )
+
+    def _below(self, request: Request) -> Below:
+        root = _expanded(request["root"])
+        if root not in self._roots:
+            for below in self._roots.values():
+                below.close()
+            self._roots = {root: Below(root)}
+        return self._roots[root]
+
+    def _each(self, request: Request, act: Callable[[Below, Any], object]) -> None:
+        """One answer for all items; the first that fails ends it, with its path."""
+        below = self._below(request)
+        answers = []
+        for item in request["items"]:
+            try:
+                answers.append(act(below, item))
+            except OSError as error:
+                self._fail(error, os.path.join(below.root, _path_of(item)))  # noqa: PTH118
+                return
+        descriptor_channel.send(self.sock, {"items": answers})
+
+    def _walk(self, request: Request) -> None:
+        walk = Walk(_expanded(request["source"]))
+        rows: list[list[object]] = []
+        fds: list[int] = []
+        text = under_way = 0
+        found = iter(walk)
+        try:
+            for row, fd in found:
+                rows.append(row)
+                text += 64 + sum(len(value) for value in row if isinstance(value, str))
+                if fd >= 0:
+                    fds.append(fd)
+                if len(fds) == descriptor_channel.FDS_AT_ONCE or len(rows) == _ROWS or text > _TEXT:
+                    descriptor_channel.send(self.sock, rows, fds)
+                    _close(fds)
+                    rows, text = [], 0
+                    under_way += 1
+                    if under_way == WINDOW:
+                        answer, _ = descriptor_channel.receive(self.sock)
+                        under_way -= 1
+                        if answer.get("stop"):
+                            break
+            if rows:
+                descriptor_channel.send(self.sock, rows, fds)
+                under_way += 1
+            descriptor_channel.send(self.sock, {"end": True, "single": walk.single})
+        except OSError as error:
+            name = error.filename if isinstance(error.filename, str) else walk.source
+            descriptor_channel.send(
+                self.sock, {"error": error.strerror or str(error), "errno": error.errno or 0, "path": name}
+            )
+        finally:
+            _close(fds)
+            found.close()  # type: ignore[attr-defined]
+        for _ in range(under_way):
+            descriptor_channel.receive(self.sock)
+
+    def _look(self, request: Request) -> None:
+        source = _expanded(request["source"])
+        walk = Walk(source)
+        until = time.monotonic() + float(request["seconds"])
+        limit = int(request["entries"])
+        size = entries = 0
+        whole = True
+        unreadable: list[list[object]] = []
+        found = iter(walk)
+        for row, fd in found:
+            if fd >= 0:
+                size += os.fstat(fd).st_size
+                os.close(fd)
+            elif row[0] == "e" and len(unreadable) < 10:
+                unreadable.append(row[1:])
+            entries += 1
+            if entries >= limit or time.monotonic() > until:
+                whole = next(found, None) is None
+                break
+        found.close()  # type: ignore[attr-defined]
+        answer = {"size": size, "entries": entries, "whole": whole, "single": walk.single, "unreadable": unreadable}
+        descriptor_channel.send(self.sock, answer)
+
+    def _free(self, request: Request) -> None:
+        """Of the nearest directory on the way to the path that is there."""
+        path = _expanded(request["path"])
+        there = os.path.isdir(path)  # noqa: PTH112
+        nearest = path
+        while not os.path.isdir(nearest):  # noqa: PTH112
+            above = os.path.dirname(nearest.rstrip("/")) or "/"  # noqa: PTH120
+            if os.path.lexists(nearest):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), nearest)
+            nearest = above
+        room = os.statvfs(nearest)
+        may = os.access(nearest, os.W_OK | os.X_OK, effective_ids=True)
+        # Some file systems say with the largest number that they do not count.
+        free = min(room.f_bavail * room.f_frsize, _MOST)
+        inodes = room.f_favail if room.f_files and room.f_favail <= _MOST else -1
+        descriptor_channel.send(
+            self.sock, {"free": free, "inodes": inodes, "writable": may, "there": there, "nearest": nearest}
+        )
+
+    def _create(self, request: Request) -> None:
+        below = self._below(request)
+        names: list[str] = []
+        fds: list[int] = []
+        try:
+            for path in request["items"][: descriptor_channel.FDS_AT_ONCE]:
+                try:
+                    new, fd = below.create(path, request["job"])
+                except OSError as error:
+                    for made in names:
+                        below.remove(made)
+                    self._fail(error, os.path.join(below.root, path))  # noqa: PTH118
+                    return
+                names.append(new)
+                fds.append(fd)
+            descriptor_channel.send(self.sock, {"items": names}, fds)
+        finally:
+            _close(fds)
+
+    def _open(self, request: Request) -> None:
+        below = self._below(request)
+        fds: list[int] = []
+        try:
+            for path in request["items"][: descriptor_channel.FDS_AT_ONCE]:
+                try:
+                    fds.append(below.open(path))
+                except OSError as error:
+                    self._fail(error, os.path.join(below.root, path))  # noqa: PTH118
+                    return
+            descriptor_channel.send(self.sock, {"items": [None] * len(fds)}, fds)
+        finally:
+            _close(fds)
+
+    def _move(self, request: Request) -> None:
+        source = Below(_expanded(request["from"]))
+        try:
+            self._count(self._below(request).move(source, request["source"], request["path"], request["job"]))
+        finally:
+            source.close()
+
+    def _copy(self, request: Request) -> None:
+        walk = Walk(_expanded(request["source"]))
+        self._count(copy_source(walk, self._below(request), request["path"], request["job"]))
+
+    def _count(self, counts: Iterator[int]) -> None:
+        told = time.monotonic()
+        size = 0
+        for count in counts:
+            size += count
+            if time.monotonic() > told + 0.5:
+                # Fails where burstd is gone, which ends a long copy.
+                descriptor_channel.send(self.sock, {"progress": size})
+                told = time.monotonic()
+        descriptor_channel.send(self.sock, {"items": [size]})
+
+
+def _facts(below: Below, path: str) -> list[int] | None:
+    facts = below.facts(path)
+    if facts is None:
+        return None
+    return [facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_nlink, facts.st_dev, facts.st_ino, facts.st_uid]
+
+
+def _path_of(item: object) -> str:
+    """The path in a row of a request: the second of several, which is where it goes."""
+    if isinstance(item, str):
+        return item
+    return str(item[1] if isinstance(item[1], str) else item[0]) if isinstance(item, list) else ""
+
+
+def _expanded(path: str) -> str:
+    path = os.path.expanduser(path)  # noqa: PTH111
+    if not path.startswith("/"):
+        raise OSError(errno.EINVAL, "is no absolute path", path)
+    if "\0" in path:
+        raise OSError(errno.EINVAL, "has a NUL in it", path.replace("\0", "?"))
+    return path if is_pattern(path) else path.rstrip("/") or "/"
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

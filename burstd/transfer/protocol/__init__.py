@@ -1,0 +1,1 @@
+"""How objects cross from machine to machine."""

@@ -1,0 +1,1 @@
+"""Files of users into objects, and back."""

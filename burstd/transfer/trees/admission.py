@@ -1,0 +1,93 @@
+"""Admission: what of a tree that a node collected may be written at home.
+
+The rule. A node may write what a line of its job names, and nothing else:
+
+- files, directories and symbolic links below the line's destination, in the order of a walk: each once, in a directory
+  of the same tree. Where the line names one file, that file under the line's name for it; standard output and error are
+  such files. Whatever name the node gives to it counts for nothing.
+- a hard link is one more name of a file of the same tree.
+- a symbolic link leads to a place below the same destination: whatever is written through it later, by another line,
+  another job or the user, stays where this line lets the node write. Others are left out, and told of.
+- permission bits, and not setuid, setgid or sticky.
+- as many entries and bytes as were said when the tree was collected; every number in its range (manifest.decode).
+
+Owner and group are those of the process that writes. The node's word is taken for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from burstd.domain.staging import Tree
+from burstd.transfer.content_store.manifest import Entry, ManifestDamaged
+
+
+def admitted(
+    entries: Iterable[Entry], tree: Tree, *, named: bool, left_out: Callable[[str], None] = lambda _sentence: None
+) -> Iterator[Entry]:
+    """The entries that may be written. ``named``: the line names the file itself, and no directory that it goes into.
+
+    ``left_out`` hears of symbolic links that lead elsewhere. Raises ManifestDamaged: the node lied.
+    """
+    size = 0
+    place = _Place()
+    for count, entry in enumerate(entries, 1):
+        size += 0 if entry.hard else entry.size
+        if count > tree.entries or size > tree.size:
+            raise ManifestDamaged(f"a node sends more than the {tree.entries} entries and {tree.size} bytes it told of")
+        if tree.single and (count > 1 or entry.kind == "d" or entry.hard or b"/" in entry.path):
+            raise ManifestDamaged(f"a node sends {entry.path[:200]!r} in the place of one file")
+        depth = place.enter(entry, single=tree.single)
+        if entry.kind == "l" and (named or not _inside(entry.target, depth)):
+            left_out(f"{os.fsdecode(entry.path)} was left out: it is a link that leads to {os.fsdecode(entry.target)}")
+            continue
+        yield entry
+
+
+class _Place:
+    """Where in the tree a walk is. Names come in order, so that none comes twice."""
+
+    def __init__(self) -> None:
+        self._way: list[str] = []
+        """The directories that are open, the outermost first."""
+        self._last: list[str] = []
+        """The last name in the root and in each of those."""
+        self._files: set[int] = set()
+        """Files that a hard link may name, as hashes of their paths that nobody outside this process can foretell."""
+
+    def enter(self, entry: Entry, *, single: bool) -> int:
+        """How many directories are between the root and the entry. Raises ManifestDamaged."""
+        path = os.fsdecode(entry.path)
+        if not self._last:
+            self._last.append("")
+            if not single:
+                if entry.kind != "d" or path:
+                    raise ManifestDamaged("a tree of a node does not begin with its root")
+                return 0
+        parts = path.split("/")
+        depth, name = len(parts) - 1, parts[-1]
+        if name in ("", ".", "..") or parts[:-1] != self._way[:depth]:
+            raise ManifestDamaged(f"a node sends {entry.path[:200]!r}, which lies in no directory of its tree")
+        del self._way[depth:], self._last[depth + 1 :]
+        if name <= self._last[depth]:
+            raise ManifestDamaged(f"a node sends {entry.path[:200]!r} twice, or not in the order of a walk")
+        self._last[depth] = name
+        if entry.kind == "d":
+            self._way.append(name)
+            self._last.append("")
+        elif entry.hard and hash(entry.hard) not in self._files:
+            raise ManifestDamaged(f"a node sends {entry.path[:200]!r} as a name of what is no file of its tree")
+        elif entry.kind == "f":
+            self._files.add(hash(entry.path))
+        return depth
+
+
+def _inside(target: bytes, depth: int) -> bool:
+    """Whether a link so deep below a destination leads to a place below it.
+
+    Only at its beginning, where directories lie above it that are no links, may ``..`` stand.
+    """
+    parts = target.split(b"/")
+    ups = next((n for n, part in enumerate(parts) if part != b".."), len(parts))
+    return not target.startswith(b"/") and b".." not in parts[ups:] and ups <= depth

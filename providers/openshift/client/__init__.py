@@ -1,0 +1,1 @@
+"""Connections to the API server, and through it into pods."""

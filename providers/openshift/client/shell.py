@@ -1,0 +1,321 @@
+"""The way into a pod: commands by ``pods/exec``, ports by ``pods/portforward``; each is a connection of its own.
+
+A websocket of ``pods/exec`` cannot tell a command that its standard input ends, so a shell in the pod counts the bytes.
+Texts of scripts go through standard input too: arguments are a part of the URL, which proxies want to be short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from burstd.domain.errors import NodeRefused, NotAllowed, ProviderError
+from burstd.domain.plugins.shell import LINE_BYTES, OUTPUT_BYTES, CommandTimedOut, ConnectionLost, NotListening, Result
+from providers.openshift.client.calls import Calls
+from providers.openshift.client.websocket import STATUS, STDERR, STDIN, STDOUT
+from providers.openshift.pods.manifest import CONTAINER
+
+_LISTEN_S = 0.5
+_CLOSING_S = 5.0
+"""So long after the exit status the rest of the output may come: each stream takes its own way."""
+_COMPLAINT_BYTES = 1 << 16
+_STATUS_BYTES = 1 << 16
+_DATA = 0
+"""Channel of ``pods/portforward``."""
+# All of standard input is read, whatever the command reads of it: some container runtimes never tell the end of a
+# command that left any. $1: length of standard input. The command follows.
+_RUN = """n=$1; shift; [ "$n" -gt 0 ] || exec "$@" </dev/null
+head -c "$n" | { "$@"; rc=$?; cat >/dev/null; exit "$rc"; }"""
+# The script comes first, byte by byte: some take more from a pipe than they are told. $1: its length, $2: that of its
+# standard input. Its arguments follow.
+_SCRIPT = 't=$(dd bs=1 count="$1" 2>/dev/null; echo .); n=$2; shift 2; set -- "$n" sh -c "${t%.}" sh "$@"\n' + _RUN
+# Tells the sockets that listen (0A), as the kernel has them: address and port in hexadecimal digits.
+_LISTENERS = ("awk", '$4 == "0A" { print $2 }', "/proc/net/tcp", "/proc/net/tcp6")
+_LOOPBACK = ("00000000", "0100007F", "0" * 32, "0" * 24 + "01000000")
+"""0.0.0.0, 127.0.0.1, :: and ::1, as a little-endian kernel writes them."""
+
+
+class _Socket(Protocol):
+    """See ``Channels``."""
+
+    def send(self, channel: int, data: bytes | memoryview) -> None: ...
+
+    def receive(self, timeout_s: float | None = None) -> tuple[int, bytes] | None: ...
+
+    def close(self) -> None: ...
+
+
+class PodShell:
+    """Implements ``burstd.domain.plugins.shell.Shell``, with the rights of the pod's own user."""
+
+    def __init__(self, calls: Calls, pod: str) -> None:
+        """Makes no call so far."""
+        self._calls = calls
+        self._pod = pod
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._listening: set[int] = set()
+        """Ports that something was seen to listen at."""
+
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see Shell
+        """See Shell."""
+        return self._run(["sh", "-c", _RUN, "sh", str(len(input)), *argv], input, timeout_s, argv[0])
+
+    def script(self, text: str, *args: str, input: bytes = b"", timeout_s: float = 30.0) -> Result:  # noqa: A002 - see Shell
+        """See Shell."""
+        sent = text.encode()
+        words = ["sh", "-c", _SCRIPT, "sh", str(len(sent)), str(len(input)), *args]
+        return self._run(words, sent + input, timeout_s, "a script")
+
+    def talk(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> PodTalk:  # noqa: ARG002 - the settings say it
+        """See Shell."""
+        return PodTalk(self._exec(argv, argv[0]), self._pod)
+
+    def dial(self, port: int, timeout_s: float = 30.0) -> PodWire:
+        """See Shell. Whether anything listens is asked first: the other side takes every connection at once."""
+        if port not in self._listening:
+            said = self.run(_LISTENERS, timeout_s=timeout_s).out
+            if not _listens(said, port):
+                raise NotListening(f"nothing listens at port {port} of pod {self._pod} (on 127.0.0.1) so far")
+            self._listening.add(port)
+        try:
+            socket = self._calls.forward_socket(self._pod, port)
+        except (ProviderError, OSError) as error:
+            raise ConnectionLost(f"port {port} of pod {self._pod} cannot be reached: {error}") from None
+        wire = PodWire(socket, lambda: self._listening.discard(port))
+        self._open.add(wire)
+        return wire
+
+    def close(self) -> None:
+        """See Shell."""
+        for one in list(self._open):
+            one.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _exec(self, argv: Sequence[str], name: str) -> _Socket:
+        try:
+            socket = self._calls.exec_socket(self._pod, argv, container=CONTAINER)
+        except NotAllowed as error:
+            # It would not be otherwise in a while, and each machine would be paid for until its time is over.
+            raise NodeRefused(f"{name} may not be started in pod {self._pod}: {error}", cause=error.cause) from None
+        except (ProviderError, OSError) as error:
+            raise ConnectionLost(f"{name} could not be started in pod {self._pod}: {error}") from None
+        self._open.add(socket)
+        return socket
+
+    def _run(self, argv: Sequence[str], sent: bytes, timeout_s: float, name: str) -> Result:
+        until = time.monotonic() + timeout_s
+        socket = self._exec(argv, name)
+        try:
+            if sent:
+                # Beside what is received: a command may say much before it has read all.
+                threading.Thread(target=_send, args=(socket, sent), daemon=True).start()
+            return _heard(socket, until)
+        except TimeoutError:
+            raise CommandTimedOut(f"pod {self._pod} took more than {timeout_s:.0f} s for {name}") from None
+        except OSError as error:
+            raise ConnectionLost(f"pod {self._pod} hung up while it ran {name}: {error}") from None
+        finally:
+            socket.close()
+
+
+class PodTalk:
+    """Implements ``burstd.domain.plugins.shell.Talk``."""
+
+    def __init__(self, socket: _Socket, pod: str) -> None:
+        self._socket = socket
+        self._pod = pod
+        self._heard = bytearray()
+        self._said = bytearray()
+        self._status: bytes | None = None
+        self._ended = False
+
+    def say(self, line: bytes) -> None:
+        """See Talk."""
+        try:
+            self._socket.send(STDIN, line)
+        except OSError as error:
+            raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
+
+    def hear(self, quiet_s: float, cancelled: threading.Event) -> bytes | None:
+        """See Talk."""
+        deadline = time.monotonic() + quiet_s
+        looked = 0
+        while (end := self._heard.find(b"\n", looked)) < 0:
+            looked = len(self._heard)
+            if looked > LINE_BYTES:
+                raise ConnectionLost(f"pod {self._pod} said more than {LINE_BYTES} bytes without an end of line")
+            if cancelled.is_set():
+                return None
+            try:
+                came = self._take(_LISTEN_S if self._status is None else _CLOSING_S)
+            except TimeoutError:
+                if self._status is not None:
+                    self._ended = True
+                elif time.monotonic() > deadline:
+                    raise CommandTimedOut(f"pod {self._pod} was not heard for {quiet_s:.0f} s") from None
+                came = False
+            except OSError as error:
+                raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
+            if came:
+                deadline = time.monotonic() + quiet_s
+            elif self._ended:
+                return self._end()
+        line = bytes(self._heard[: end + 1])
+        del self._heard[: end + 1]
+        return line
+
+    def complaint(self) -> str:
+        """See Talk."""
+        until = time.monotonic() + _CLOSING_S
+        with contextlib.suppress(OSError):
+            while time.monotonic() < until and self._take(0.0):
+                pass
+        lines = self._said.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][-400:] if lines else "nothing was said"
+
+    def close(self) -> None:
+        """See Talk."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self, timeout_s: float) -> bool:
+        """Puts what comes next where it belongs; False: nothing more will come. Raises OSError."""
+        if self._ended:
+            return False
+        came = self._socket.receive(timeout_s)
+        if came is None:
+            self._ended = True
+            return False
+        channel, data = came
+        if channel == STDOUT:
+            self._heard += data
+        elif channel == STDERR:
+            self._said = (self._said + data)[-_COMPLAINT_BYTES:]
+        elif channel == STATUS:
+            self._status = data
+        return True
+
+    def _end(self) -> bytes:
+        """A command that was cut off looks ended too; one that has ended tells its status."""
+        if self._status is None:
+            raise ConnectionLost(f"pod {self._pod} hung up in the middle")
+        try:
+            _code(self._status)
+        except OSError as error:
+            raise ConnectionLost(f"pod {self._pod} hung up in the middle: {error}") from None
+        return b""
+
+
+class PodWire:
+    """Implements ``burstd.domain.plugins.shell.Wire``."""
+
+    def __init__(self, socket: _Socket, refused: Any) -> None:
+        """``refused`` is called where the port turns out to be shut."""
+        self._socket = socket
+        self._refused = refused
+        self._rest = b""
+
+    def recv(self, most: int) -> bytes:
+        """See Wire."""
+        if not self._rest:
+            came = self._socket.receive()
+            if came is None:
+                return b""
+            channel, self._rest = came
+            if channel != _DATA:
+                words, self._rest = self._rest.decode("utf-8", "replace").strip(), b""
+                self._refused()
+                self.close()
+                raise ConnectionError(words)
+        found, self._rest = self._rest[:most], self._rest[most:]
+        return found
+
+    def sendall(self, data: bytes) -> None:
+        """See Wire."""
+        self._socket.send(_DATA, data)
+
+    def finish(self) -> None:
+        """See Wire: it cannot be told."""
+
+    def close(self) -> None:
+        """See Wire."""
+        self._socket.close()
+
+
+def _send(socket: _Socket, data: bytes) -> None:
+    """A command that ends without reading it all is no error; where the connection broke, whoever listens says so."""
+    with contextlib.suppress(OSError):
+        socket.send(STDIN, data)
+
+
+def _heard(socket: _Socket, until: float) -> Result:
+    """All that a command says until its end. Raises TimeoutError, and OSError where it was cut off."""
+    said = {STDOUT: bytearray(), STDERR: bytearray()}
+    status: bytes | None = None
+    while True:
+        try:
+            came = socket.receive(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            if status is None:
+                raise
+            break
+        if came is None:
+            break
+        channel, data = came
+        if channel == STATUS and status is None:
+            status, until = data, time.monotonic() + _CLOSING_S
+        elif time.monotonic() > until and status is None:
+            raise TimeoutError("it goes on after its time")
+        elif time.monotonic() > until:
+            break
+        elif channel in said:
+            said[channel] += data
+            if sum(map(len, said.values())) > OUTPUT_BYTES:
+                raise ConnectionError(f"more than {OUTPUT_BYTES} bytes of output")
+    if status is None:
+        raise ConnectionError("its exit status did not come")
+    out, err = (bytes(said[channel]).decode("utf-8", "replace") for channel in (STDOUT, STDERR))
+    return Result(_code(status), out, err)
+
+
+def _code(status: bytes) -> int:
+    """The exit status. Raises ConnectionError where there is none: the command did not start, or was lost.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/ with the reason NonZeroExitCode
+    """
+    try:
+        said = json.loads(status[:_STATUS_BYTES])
+        if said["status"] == "Success":
+            return 0
+        for cause in (said.get("details") or {}).get("causes") or ():
+            if cause.get("reason") == "ExitCode":
+                return int(cause["message"])
+        words = str(said.get("message") or said.get("reason"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        words = f"no exit status, but {status[:200]!r}"
+    raise ConnectionError(words)
+
+
+def _listens(said: str, port: int) -> bool:
+    wanted = {f"{address}:{port:04X}" for address in _LOOPBACK}
+    return not wanted.isdisjoint(said.split())

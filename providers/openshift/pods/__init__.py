@@ -1,0 +1,1 @@
+"""Pods: what is asked for, what is seen, what it means."""

@@ -1,0 +1,91 @@
+"""Ends pods. What belongs to one goes with it: each thing names the pod as its owner, and the cluster collects it.
+
+Burstd ends a machine when its job is gone, so little time is given. A pod whose node does not answer stays until the
+node confirms, or until it is ended by force; the machine may then still run, cut off from all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from burstd.domain.errors import BadRequest, NotFound, ProviderError
+from providers.batch_calls import Pace
+from providers.openshift import labels
+from providers.openshift.client.calls import Calls
+from providers.openshift.errors import Conflict
+from providers.openshift.pods import status
+from providers.openshift.pods.listing import Listing
+from providers.openshift.settings import OpenShiftSettings
+
+_TRIES = 3
+_REMEMBERED = 10_000
+
+
+class Ending:
+    """The only one who ends pods that run."""
+
+    def __init__(self, cluster: str, settings: OpenShiftSettings, calls: Calls, listing: Listing) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._calls = calls
+        self._listing = listing
+        self._lock = threading.Lock()
+        self._asked: dict[str, None] = {}
+        """Uids, the latest last."""
+
+    def terminate(self, instance_ids: Sequence[str]) -> None:
+        """All are tried; what is gone already is no error; the first error is raised at the end."""
+        pace = Pace(self._settings.side_by_side)
+        results = pace.each(self._end, list(dict.fromkeys(instance_ids)))
+        for one in results:
+            if isinstance(one, ProviderError):
+                raise one
+
+    def has_asked(self, uid: str) -> bool:
+        """Whether this process asked for the pod's end."""
+        with self._lock:
+            return uid in self._asked
+
+    def _end(self, name: str) -> None:
+        pod: Any = self._listing.find(name)
+        if pod is not None and self._is_asked_for(pod):
+            return
+        what = f"end pod {name}"
+        for _ in range(_TRIES):
+            try:
+                pod = pod or self._calls.ask("GET", self._calls.place("pods", name), what=what)
+                if not labels.is_ours(pod, self._cluster):
+                    raise BadRequest(f"pod {name} does not bear the mark of cluster {self._cluster}")
+                self._remember(labels.uid_of(pod))
+                options = {
+                    "gracePeriodSeconds": 0 if self._is_stuck(pod) else status.OUR_GRACE_S,
+                    "propagationPolicy": "Background",
+                    "preconditions": {"uid": labels.uid_of(pod)},
+                }
+                self._calls.ask("DELETE", self._calls.place("pods", name), options, what=what)
+            except NotFound:
+                return
+            except Conflict as error:
+                # It was another pod of that name, which is gone by now.
+                pod, failed = None, error
+            else:
+                return
+        raise failed
+
+    def _is_asked_for(self, pod: Any) -> bool:
+        """It goes already, within the time that it would be given here. That never changes for a pod."""
+        grace = pod["metadata"].get("deletionGracePeriodSeconds")
+        going = bool(pod["metadata"].get("deletionTimestamp")) and grace is not None and grace <= status.OUR_GRACE_S
+        return going and (grace == 0 or not self._is_stuck(pod))
+
+    def _is_stuck(self, pod: Any) -> bool:
+        until = status.seconds(pod["metadata"].get("deletionTimestamp"))
+        return until is not None and self._calls.now() - until >= self._settings.force_after_s
+
+    def _remember(self, uid: str) -> None:
+        with self._lock:
+            self._asked[uid] = None
+            while len(self._asked) > _REMEMBERED:
+                del self._asked[next(iter(self._asked))]

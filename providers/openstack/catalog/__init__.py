@@ -1,0 +1,1 @@
+"""What can be started, and how many of it."""

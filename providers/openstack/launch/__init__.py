@@ -1,0 +1,1 @@
+"""From a request to servers, with all that they need."""

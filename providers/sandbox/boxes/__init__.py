@@ -1,0 +1,1 @@
+"""Boxes: hosts made of namespaces on this machine."""

@@ -1,0 +1,109 @@
+"""The cloud's machines as boxes of a lab."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.lab import Lab
+from providers.sandbox.cloud.resources import Machine, State
+
+_WORKERS = 4
+_Work = Callable[[Machine], None]
+
+
+class BoxBackend:
+    """Starts and stops boxes in the background, those of one machine in the order asked for.
+
+    ``images`` gives the layers of each image, the topmost first.
+    """
+
+    def __init__(self, lab: Lab, images: Mapping[str, Sequence[Path]]) -> None:
+        self._lab = lab
+        self._images = images
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="box")
+        self._lock = threading.Lock()
+        self._under_way: dict[str, Future[None]] = {}
+        self._failed: dict[str, str] = {}
+
+    def start(self, machine: Machine) -> None:
+        """Starts its box, soon."""
+        self._then(machine, self._start)
+
+    def stop(self, machine: Machine) -> None:
+        """Stops its box, soon."""
+        self._then(machine, self._stop)
+
+    def console(self, machine: Machine) -> str:
+        """What its box has written to the console."""
+        box = Box.load(self._lab.boxes_directory / machine.id)
+        return "" if box is None else box.console()
+
+    def why_dead(self, machine: Machine) -> str:
+        """Empty while its box runs or is being started, else a sentence on what became of it."""
+        with self._lock:
+            work = self._under_way.get(machine.id)
+            if work is not None and not work.done():
+                return ""
+            failed = self._failed.get(machine.id, "")
+        if work is not None and work.exception() is not None:
+            failed = repr(work.exception())
+        if failed:
+            return failed
+        box = Box.load(self._lab.boxes_directory / machine.id)
+        return "" if box is not None and box.alive else "the machine has switched itself off"
+
+    def take_up(self, machines: Iterable[Machine]) -> None:
+        """After a restart: starts what should run and was never started, stops what nobody knows."""
+        known = {machine.id: machine for machine in machines}
+        there = {box.name for box in self._lab.boxes() if box.name.startswith("i-")}
+        for name in there:
+            machine = known.get(name)
+            if machine is None or machine.state is State.TERMINATED:
+                self._lab.box(name).stop()
+        for machine in known.values():
+            died = machine.lies and machine.dies_at is None
+            if machine.state is State.RUNNING and machine.id not in there and not died:
+                self.start(machine)
+
+    def close(self) -> None:
+        """Finishes what is under way; boxes run on."""
+        self._pool.shutdown(wait=True)
+
+    def _then(self, machine: Machine, work: _Work) -> None:
+        with self._lock:
+            before = self._under_way.get(machine.id)
+            self._under_way[machine.id] = self._pool.submit(self._after, before, work, machine)
+
+    def _after(self, before: Future[None] | None, work: _Work, machine: Machine) -> None:
+        if before is not None:
+            wait([before])  # never a deadlock: the pool begins its work in the order in which it was given
+        try:
+            work(machine)
+        except (SandboxError, OSError) as error:
+            with self._lock:
+                self._failed[machine.id] = str(error)
+
+    def _start(self, machine: Machine) -> None:
+        request = machine.request
+        self._lab.start(
+            BoxSpec(
+                name=machine.id,
+                hostname=request.name,
+                address=machine.address,
+                layers=self._images[request.image],
+                gpus=machine.gpus,
+                user_data=None if machine.hangs else request.user_data,
+                meta_data={"instance-id": machine.id, "availability-zone": request.zone, "instance-type": request.type},
+                ssh=not machine.hangs,
+            )
+        )
+
+    def _stop(self, machine: Machine) -> None:
+        box = Box.load(self._lab.boxes_directory / machine.id)
+        if box is not None:
+            box.stop()

@@ -1,0 +1,420 @@
+"""The sandbox cloud itself: what a cloud promises and how it breaks. No clock, no network and no box of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from typing import Any, Protocol, TypeVar
+
+from providers.sandbox.cloud.catalog import Catalog
+from providers.sandbox.cloud.faults import ANSWERS, REFUSALS, Fault, Faults, Kind, Subject
+from providers.sandbox.cloud.refusals import AnswerLost, Code, Refused
+from providers.sandbox.cloud.resources import Announcement, BillRow, Machine, Page, Part, Request, State
+from providers.sandbox.cloud.stock import Stock, has_tags, page
+
+PAGE = 100
+PATIENCE_S = 10.0
+R = TypeVar("R")
+_REFUSAL = {
+    Kind.CAPACITY: (Code.CAPACITY, "there is none left"),
+    Kind.QUOTA: (Code.QUOTA, "Quota exceeded for instances"),
+    Kind.BAD_IMAGE: (Code.BAD_REQUEST, "the image cannot be used"),
+    Kind.RATE_LIMIT: (Code.RATE, "too many calls"),
+    Kind.AUTH: (Code.AUTH, "the token is not accepted"),
+    Kind.ERROR: (Code.INTERNAL, "something broke"),
+    Kind.UNAVAILABLE: (Code.UNAVAILABLE, "the service is down"),
+}
+
+
+class Backend(Protocol):
+    """What makes machines run. No call waits, none raises; what goes wrong is told to ``Cloud.died``."""
+
+    def start(self, machine: Machine) -> None:
+        """Begins the life of a machine; it never answers where ``machine.hangs``."""
+        ...
+
+    def stop(self, machine: Machine) -> None:
+        """Ends it, if it runs; may be repeated."""
+        ...
+
+    def console(self, machine: Machine) -> str:
+        """What it has written to its console, empty when there is nothing."""
+        ...
+
+
+def impatient(seconds: float) -> None:
+    """A pause that does not pass: what takes longer than a client waits is a lost answer, the rest is nothing."""
+    if seconds > PATIENCE_S:
+        raise AnswerLost(PATIENCE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCall:
+    """One launch call: when (seconds since 1970), for which token, and what came of it: an id or a refusal's code."""
+
+    time: float
+    token: str
+    name: str
+    outcome: str
+
+
+class Cloud:
+    """A cloud. Calls may come from several threads and raise Refused or AnswerLost; what they return is a copy.
+
+    ``now`` gives the time in seconds since 1970. ``pause`` is called for an ordered delay, when the work is done.
+    ``changed`` is called after each change, under the lock, so that the state is kept before the answer leaves.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        now: Callable[[], float],
+        backend: Backend,
+        *,
+        pause: Callable[[float], None] = impatient,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.catalog = catalog
+        self.calls: Counter[str] = Counter()
+        self.launch_calls: list[LaunchCall] = []
+        self._now = now
+        self._backend = backend
+        self._pause = pause
+        self._changed = changed
+        self._lock = threading.RLock()
+        self._stock = Stock(catalog)
+        self._faults = Faults()
+        self._tokens: dict[str, tuple[str, str, float]] = {}
+
+    # What a provider calls.
+
+    def offers(self) -> list[tuple[str, str, bool, Decimal]]:
+        """Zone, type, spot and price of all that is sold, whether or not there is capacity."""
+        self._begin("offers")
+        sold = []
+        for zone, names in sorted(self.catalog.capacity.items()):
+            for name in sorted(names):
+                for spot in (False, True):
+                    price = self.catalog.price(name, spot=spot)
+                    if price is not None:
+                        sold.append((zone, name, spot, price))
+        return self._answer("offers", Subject(), sold)
+
+    def launch(self, request: Request) -> Machine:
+        """Makes one instance, or gives back the one that the token made."""
+        subject = Subject(request.zone, request.type, request.name)
+        outcome = ""
+        try:
+            self._begin("launch", subject)
+            with self._lock:
+                machine = replace(self._launch(request))
+            outcome = machine.id
+        except Refused as no:
+            outcome = no.code.value
+            raise
+        finally:
+            self.launch_calls.append(LaunchCall(self._now(), request.token, request.name, outcome))
+        return self._answer("launch", subject, machine)
+
+    def instances(self, tags: Mapping[str, str] | None = None, limit: int = PAGE, marker: str = "") -> Page[Machine]:
+        """A page of the instances with these tags, in the order of their making."""
+        self._begin("list")
+        with self._lock:
+            shown = [m for m in self._stock.machines.values() if self._shown(m)]
+            found = page(shown, lambda m: m.request.tags, tags, limit, marker)
+        return self._answer("list", Subject(), found)
+
+    def instance(self, instance_id: str) -> Machine:
+        """One instance."""
+        self._begin("get")
+        with self._lock:
+            machine = self._find(instance_id)
+            if not self._shown(machine):
+                raise Refused(Code.NOT_FOUND, f"there is no instance {instance_id}")
+            machine = replace(machine)
+        return self._answer("get", _subject(machine), machine)
+
+    def terminate(self, instance_id: str) -> None:
+        """Ends an instance, with its volume and port; one that has ended may be ended again while it is shown."""
+        with self._lock:
+            known = self._stock.machines.get(instance_id)
+            subject = Subject() if known is None else _subject(known)
+        self._begin("terminate", subject)
+        with self._lock:
+            machine = self._find(instance_id)
+            if machine.state not in (State.STOPPING, State.TERMINATED):
+                self._stop(machine)
+                self._changed()
+        self._answer("terminate", subject, None)
+
+    def console(self, instance_id: str) -> str:
+        """What an instance has written to its console."""
+        self._begin("console")
+        with self._lock:
+            machine = self._find(instance_id)
+            text = self._backend.console(machine)
+        return self._answer("console", _subject(machine), text)
+
+    def parts(
+        self, kind: str, tags: Mapping[str, str] | None = None, limit: int = PAGE, marker: str = ""
+    ) -> Page[Part]:
+        """A page of the volumes or ports with these tags. ``kind``: ``volume`` or ``port``."""
+        self._begin(f"{kind}s")
+        with self._lock:
+            some = [p for p in self._stock.parts.values() if p.kind == kind]
+            found = page(some, lambda p: p.tags, tags, limit, marker)
+        return self._answer(f"{kind}s", Subject(), found)
+
+    def remove(self, kind: str, part_id: str) -> None:
+        """Removes a volume or port that belongs to no instance any more."""
+        self._begin("remove")
+        with self._lock:
+            part = self._stock.parts.get(part_id)
+            if part is None or part.kind != kind:
+                raise Refused(Code.NOT_FOUND, f"there is no {kind} {part_id}")
+            if part.attached_to:
+                raise Refused(Code.IN_USE, f"the {kind} {part_id} belongs to {part.attached_to}")
+            del self._stock.parts[part_id]
+            self._changed()
+        self._answer("remove", Subject(), None)
+
+    def quota(self) -> tuple[int, int]:
+        """Instances that may be held at once, and those that are."""
+        self._begin("quota")
+        with self._lock:
+            used = len(self._stock.held())
+        return self._answer("quota", Subject(), (self.catalog.quota, used))
+
+    def notices(self, tags: Mapping[str, str] | None = None) -> list[Announcement]:
+        """What was announced of instances with these tags, and was not acknowledged."""
+        self._begin("notices")
+        with self._lock:
+            some = [m for m in self._stock.alive() if has_tags(m.request.tags, tags)]
+            found = [said for m in some for said in m.announcements() if said.receipt not in m.heard]
+        return self._answer("notices", Subject(), found)
+
+    def acknowledge(self, receipts: Iterable[str]) -> None:
+        """These announcements need not be told again; unknown ones are no error."""
+        self._begin("acknowledge")
+        with self._lock:
+            for receipt in receipts:
+                machine = self._stock.machines.get(receipt.partition("/")[0])
+                if machine is not None and receipt not in machine.heard:
+                    machine.heard += (receipt,)
+            self._changed()
+        self._answer("acknowledge", Subject(), None)
+
+    def notice_at(self, address: str) -> Announcement | None:
+        """What an instance may know of itself: the worst that was announced, by the address that it asks from."""
+        with self._lock:
+            found = [s for m in self._stock.alive() if m.address == address for s in m.announcements()]
+        return found[-1] if found else None
+
+    # What the lab orders and reads. None of it is counted or goes wrong.
+
+    def interrupt(self, instance_id: str, notice_s: float = 0.0) -> None:
+        """Takes an instance back, ``notice_s`` seconds from now."""
+        with self._lock:
+            self._find(instance_id).interrupted_at = self._now() + notice_s
+            self.advance()
+            self._changed()
+
+    def hint(self, instance_id: str) -> None:
+        """Says of an instance that it may be taken back soon."""
+        with self._lock:
+            self._find(instance_id).hinted = True
+            self._changed()
+
+    def died(self, instance_id: str, why: str) -> None:
+        """A machine could not be started, or has ended by itself. It is kept, in the state error."""
+        with self._lock:
+            machine = self._stock.machines.get(instance_id)
+            if machine is not None and machine.state is State.RUNNING and not machine.lies:
+                machine.state, machine.error, machine.ended = State.ERROR, why, self._now()
+                self._changed()
+
+    def order(self, fault: Fault) -> Fault:
+        """Orders a fault; returns it with its id."""
+        with self._lock:
+            taken = self._faults.add(fault)
+            self._changed()
+            return taken
+
+    def orders(self) -> tuple[Fault, ...]:
+        """The faults that are still to come."""
+        with self._lock:
+            return self._faults.orders()
+
+    def cancel(self, fault_id: str | None = None) -> None:
+        """Takes one order back, or all."""
+        with self._lock:
+            self._faults.remove(fault_id)
+            self._changed()
+
+    def bill(self, tags: Mapping[str, str] | None = None) -> list[BillRow]:
+        """What every instance has cost so far, those that ended included."""
+        now = self._now()
+        rows = []
+        for machine in self.machines():
+            request = machine.request
+            if has_tags(request.tags, tags):
+                place = (request.zone, request.type, request.spot, request.tags)
+                rows.append(BillRow(machine.id, request.name, *place, machine.seconds(now), machine.price))
+        return rows
+
+    def machines(self) -> list[Machine]:
+        """All instances ever made."""
+        with self._lock:
+            self.advance()
+            return [replace(m) for m in self._stock.machines.values()]
+
+    # Time.
+
+    def advance(self) -> float | None:
+        """Does all that is due; returns when the next thing will be (seconds since 1970), None where there is none."""
+        with self._lock:
+            now = self._now()
+            done = [self._step(machine, now) for machine in self._stock.alive()]
+            for machine in self._stock.machines.values():
+                if machine.state is State.TERMINATED and not self._shown(machine):
+                    self._stock.forget_user_data(machine)
+            if any(done):
+                self._changed()
+            return min((moment for machine in self._stock.alive() for moment in _moments(machine)), default=None)
+
+    def _step(self, machine: Machine, now: float) -> bool:
+        """Does what is due for one machine, in the order in which it happens."""
+        before = (machine.state, machine.dies_at)
+        if machine.state is State.PENDING and now >= machine.runs_at:
+            self._run(machine)
+        if machine.state is State.RUNNING and machine.dies_at is not None and now >= machine.dies_at:
+            machine.dies_at = None
+            self._backend.stop(machine)
+        taken = machine.interrupted_at
+        if taken is not None and now >= taken and machine.state in (State.PENDING, State.RUNNING):
+            machine.error = "spot capacity was taken back"
+            self._stop(machine)
+        if machine.state is State.STOPPING and machine.ends_at is not None and now >= machine.ends_at:
+            self._end(machine)
+        return before != (machine.state, machine.dies_at)
+
+    def _run(self, machine: Machine) -> None:
+        if machine.fails:
+            machine.state, machine.error = State.ERROR, "no host could start it"
+            return
+        machine.state, machine.started = State.RUNNING, machine.runs_at
+        self._backend.start(machine)
+
+    def _stop(self, machine: Machine) -> None:
+        machine.state = State.STOPPING
+        machine.ends_at = self._now() + self.catalog.stop_s
+        if self.catalog.stop_s <= 0:
+            self._end(machine)
+
+    def _end(self, machine: Machine) -> None:
+        self._backend.stop(machine)
+        machine.state = State.TERMINATED
+        if machine.ended is None:
+            machine.ended = machine.ends_at
+        for part in self._stock.parts_of(machine):
+            leak = Kind.LEAK_VOLUME if part.kind == "volume" else Kind.LEAK_PORT
+            if self._faults.take((leak,), "terminate", _subject(machine)):
+                part.attached_to = ""
+            else:
+                del self._stock.parts[part.id]
+
+    # What all calls share.
+
+    def _launch(self, request: Request) -> Machine:
+        if not request.token:
+            raise Refused(Code.BAD_REQUEST, "a launch needs a token")
+        mark = hashlib.sha256(json.dumps(asdict(request), sort_keys=True).encode()).hexdigest()
+        now = self._now()
+        self._tokens = {t: made for t, made in self._tokens.items() if now - made[2] < self.catalog.token_s}
+        known = self._tokens.get(request.token)
+        if known is not None:
+            if known[0] != mark:
+                raise Refused(Code.TOKEN_REUSED, "this token was used for another request")
+            return self._stock.machines[known[1]]
+        subject = Subject(request.zone, request.type, request.name)
+        price = self._stock.price_of(request)
+        machine = self._stock.make(request, price, now, lambda kind: self._faults.take((kind,), "launch", subject))
+        self._tokens[request.token] = (mark, machine.id, now)
+        self.advance()
+        self._changed()
+        return machine
+
+    def _begin(self, call: str, subject: Subject | None = None) -> None:
+        with self._lock:
+            self.calls[call] += 1
+            fault = self._faults.take(REFUSALS, call, subject or Subject())
+            self.advance()
+        if fault is not None:
+            raise Refused(*_REFUSAL[fault.kind], retry_after_s=fault.seconds)
+
+    def _answer(self, call: str, subject: Subject, result: R) -> R:
+        with self._lock:
+            fault = self._faults.take(ANSWERS, call, subject)
+        if fault is not None and fault.kind is Kind.LOSE_ANSWER:
+            raise AnswerLost(fault.seconds)
+        if fault is not None:
+            self._pause(fault.seconds)
+        return result
+
+    def _find(self, instance_id: str) -> Machine:
+        machine = self._stock.machines.get(instance_id)
+        if machine is None or (machine.state is State.TERMINATED and not self._shown(machine)):
+            raise Refused(Code.NOT_FOUND, f"there is no instance {instance_id}")
+        return machine
+
+    def _shown(self, machine: Machine) -> bool:
+        now = self._now()
+        if machine.state is State.TERMINATED and machine.ended is not None:
+            return now - machine.ended < self.catalog.ended_shown_s
+        return now - machine.created >= self.catalog.list_lag_s
+
+    # Keeping.
+
+    def to_json(self) -> dict[str, Any]:
+        """All state, as plain values."""
+        with self._lock:
+            return {
+                "stock": self._stock.to_json(),
+                "faults": [asdict(fault) for fault in self._faults.orders()],
+                "faults_made": self._faults.made,
+                "tokens": {token: list(made) for token, made in self._tokens.items()},
+                "calls": dict(self.calls),
+                "launch_calls": [asdict(call) for call in self.launch_calls],
+            }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of ``to_json``, in place. The backend is asked for nothing."""
+        with self._lock:
+            self._stock.restore(state["stock"])
+            orders = [Fault(**{**f, "kind": Kind(f["kind"]), "calls": tuple(f["calls"])}) for f in state["faults"]]
+            self._faults = Faults(orders, state["faults_made"])
+            self._tokens = {token: (made[0], made[1], made[2]) for token, made in state["tokens"].items()}
+            self.calls = Counter(state["calls"])
+            self.launch_calls = [LaunchCall(**call) for call in state["launch_calls"]]
+
+
+def _subject(machine: Machine) -> Subject:
+    return Subject(machine.request.zone, machine.request.type, machine.request.name)
+
+
+def _moments(machine: Machine) -> list[float]:
+    """When something is due for a machine."""
+    if machine.state is State.PENDING:
+        moments = [machine.runs_at, machine.interrupted_at]
+    elif machine.state is State.RUNNING:
+        moments = [machine.dies_at, machine.interrupted_at]
+    elif machine.state is State.STOPPING:
+        moments = [machine.ends_at]
+    else:
+        moments = []
+    return [moment for moment in moments if moment is not None]

@@ -1,0 +1,229 @@
+"""What goes over the wire between the cloud server and its clients, and nothing that a real cloud would not tell."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from providers.sandbox.cloud.catalog import Catalog
+from providers.sandbox.cloud.faults import Fault, Kind
+from providers.sandbox.cloud.resources import BillRow, Machine, Page, Part, Request, State
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class OfferView(_Wire):
+    """One thing that is sold. ``memory_mib`` in MiB, ``price`` in ``currency`` for an hour."""
+
+    region: str
+    zone: str
+    type: str
+    spot: bool
+    price: Decimal
+    currency: str
+    cpus: int
+    memory_mib: int
+    gpu_type: str
+    gpus: int
+
+
+class LaunchBody(_Wire):
+    """A request to launch: see ``Request``."""
+
+    token: str
+    name: str
+    zone: str
+    type: str
+    image: str
+    spot: bool = False
+    user_data: str = ""
+    tags: dict[str, str] = {}
+
+    def request(self) -> Request:
+        """As the cloud takes it."""
+        return Request(**self.model_dump())
+
+
+class InstanceView(_Wire):
+    """An instance. Times in seconds since 1970."""
+
+    id: str
+    name: str
+    zone: str
+    type: str
+    image: str
+    spot: bool
+    state: State
+    tags: dict[str, str]
+    address: str
+    price: Decimal
+    created: float
+    error: str
+    interrupted_at: float | None
+
+    @classmethod
+    def of(cls, machine: Machine) -> InstanceView:
+        """Of a machine of the cloud; a pending one tells no address yet."""
+        request = machine.request
+        return cls(
+            id=machine.id,
+            name=request.name,
+            zone=request.zone,
+            type=request.type,
+            image=request.image,
+            spot=request.spot,
+            state=machine.state,
+            tags=dict(request.tags),
+            address="" if machine.state is State.PENDING else machine.address,
+            price=machine.price,
+            created=machine.created,
+            error=machine.error,
+            interrupted_at=machine.interrupted_at,
+        )
+
+
+class PartView(_Wire):
+    """A volume or a port."""
+
+    id: str
+    kind: str
+    tags: dict[str, str]
+    created: float
+    attached_to: str
+
+    @classmethod
+    def of(cls, part: Part) -> PartView:
+        """Of a part of the cloud."""
+        return cls(**part.to_json())
+
+
+V = TypeVar("V", InstanceView, PartView)
+
+
+class PageView(_Wire, Generic[V]):
+    """A part of a list, and the marker of the next, empty at the end."""
+
+    items: list[V]
+    next: str = ""
+
+
+def instances_page(page: Page[Machine]) -> PageView[InstanceView]:
+    """A page of instances."""
+    return PageView[InstanceView](items=[InstanceView.of(m) for m in page.items], next=page.next)
+
+
+def parts_page(page: Page[Part]) -> PageView[PartView]:
+    """A page of volumes or ports."""
+    return PageView[PartView](items=[PartView.of(p) for p in page.items], next=page.next)
+
+
+def offer_views(catalog: Catalog, sold: list[tuple[str, str, bool, Decimal]]) -> list[OfferView]:
+    """What the cloud offers, with the shapes."""
+    views = []
+    for zone, name, spot, price in sold:
+        kind = catalog.type(name)
+        if kind is not None:
+            shape = {"cpus": kind.cpus, "memory_mib": kind.memory_mib, "gpus": kind.gpus}
+            place = {"region": catalog.region, "zone": zone, "type": name, "currency": catalog.currency}
+            views.append(
+                OfferView.model_validate({**place, **shape, "spot": spot, "price": price, "gpu_type": kind.gpu_type})
+            )
+    return views
+
+
+class QuotaView(_Wire):
+    """Instances."""
+
+    limit: int
+    used: int
+
+
+class NoticeView(_Wire):
+    """An announcement: ``kind`` is interruption or rebalance, ``deadline`` in seconds since 1970."""
+
+    instance: str
+    kind: str
+    deadline: float | None
+    receipt: str
+
+
+class ReceiptsBody(_Wire):
+    """Announcements to acknowledge."""
+
+    receipts: list[str]
+
+
+class BillRowView(_Wire):
+    """What one instance has cost: seconds that it ran, price for an hour, cost."""
+
+    instance: str
+    name: str
+    zone: str
+    type: str
+    spot: bool
+    tags: dict[str, str]
+    seconds: float
+    price: Decimal
+    cost: Decimal
+
+    @classmethod
+    def of(cls, row: BillRow) -> BillRowView:
+        """Of a row of the cloud."""
+        return cls(
+            instance=row.instance,
+            name=row.name,
+            zone=row.zone,
+            type=row.type,
+            spot=row.spot,
+            tags=dict(row.tags),
+            seconds=row.seconds,
+            price=row.price,
+            cost=row.cost,
+        )
+
+
+class BillView(_Wire):
+    """The bill so far."""
+
+    currency: str
+    total: Decimal
+    rows: list[BillRowView]
+
+
+class FaultBody(BaseModel):
+    """A fault to order: see ``Fault``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    calls: list[str] = ["launch"]
+    zones: str = "*"
+    types: str = "*"
+    names: str = "*"
+    count: int | None = None
+    seconds: float = 0.0
+    id: str = ""
+
+    def fault(self) -> Fault:
+        """As the cloud takes it."""
+        return Fault(**{**self.model_dump(), "calls": tuple(self.calls)})
+
+
+class LaunchCallView(_Wire):
+    """One launch call: when, for which token and name, and what came of it (an id, or a refusal's code)."""
+
+    time: float
+    token: str
+    name: str
+    outcome: str
+
+
+class CallsView(_Wire):
+    """Calls since the cloud was made, by kind, and each launch."""
+
+    counts: dict[str, int]
+    launches: list[LaunchCallView]

@@ -1,0 +1,328 @@
+"""A container of Swift with the credentials of the user that this process is: his clouds.yaml. Imports openstacksdk."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import openstack.config
+from keystoneauth1 import exceptions, loading
+from urllib3.exceptions import HTTPError
+
+from staging.objects import swift_access
+from staging.objects.user_store import PASSING, Found, Part, Stamped, Upload, as_listed, cut, in_order, stamp, stamped
+
+CLOUD = "burst"
+_WHOLE_BYTES = 5 << 30
+"""What Swift takes in one object."""
+_SEGMENT_BYTES = 64 << 20
+"""Larger objects are put in parts, side by side."""
+_MOST_PARTS = 1000
+_BLOCK = 1 << 20
+_PAGE = 5000
+_TRIES = 3
+_TIMEOUT_S = 60.0
+_STAMP_HEADER = "X-Object-Meta-Mtime"
+_TEMPAUTH = frozenset({"v1password", "v1", "v1auth", "tempauth"})
+_KINDS = ("password", "v3password", "token", "v3token", "v3applicationcredential", "v3oidcclientcredentials")
+
+
+def prepare() -> Callable[[str], SwiftContainer]:
+    """Reads openstacksdk's files, which the user may not be able to; call the result, with a container, as the user."""
+    openstack.config.OpenStackConfig(config_files=[os.devnull], vendor_files=[os.devnull], load_envvars=False)
+    for kind in _KINDS:
+        with suppress(exceptions.NoMatchingPlugin):
+            loading.get_plugin_loader(kind)
+    "burst".encode("idna")  # what the standard library reads at the first connection
+    return SwiftContainer
+
+
+class SwiftContainer:
+    """See Place. Large objects are static ones, with their segments in CONTAINER_segments."""
+
+    def __init__(self, container: str) -> None:
+        """Reads ~/.config/openstack/clouds.yaml. Raises OSError."""
+        self._container = container
+        self._cloud = CLOUD
+        self._file = str(Path("~/.config/openstack/clouds.yaml").expanduser())
+        try:
+            self._session, found = self._opened()
+            self._base = found.rstrip("/")
+        except openstack.exceptions.ConfigException as error:
+            raise self._wrong(f"the cloud {self._cloud} cannot be used: {error}") from None
+        except exceptions.ClientException as error:
+            raise self._trouble("", error) from None
+        if not self._base:
+            raise self._wrong(f"the cloud {self._cloud} has no object-store in its catalogue")
+        self.origin = f"{self._base}/{container}"
+
+    def url(self, key: str) -> str:
+        """See Place."""
+        return f"swift://{self._container}/{key}"
+
+    def listed(self, prefix: str) -> Iterator[Found]:
+        """See Place."""
+        return in_order(self.as_listed(prefix))
+
+    def as_listed(self, prefix: str) -> Iterator[Found]:
+        """See Place."""
+        return as_listed(prefix, self._pages(prefix))
+
+    def _pages(self, prefix: str) -> Iterator[list[Found]]:
+        after = ""
+        while True:
+            query = {"format": "json", "prefix": prefix, "limit": str(_PAGE), "marker": after}
+            answer = self.ask("GET", self.at(), prefix, params=query)
+            page = answer.json() if answer.status_code != 204 else []
+            yield [
+                Found(
+                    row["name"], row["bytes"], _ns(row["last_modified"]),
+                    str(row.get("slo_etag") or row["hash"]).strip('"'),
+                )
+                for row in page
+            ]  # fmt: skip
+            if not page:
+                return
+            after = page[-1]["name"]
+
+    def head(self, key: str) -> Stamped | None:
+        """See Place."""
+        try:
+            about = self.ask("HEAD", self.at(key), key).headers
+        except FileNotFoundError:
+            return None
+        when = int(float(about["X-Timestamp"]) * 10**9)
+        found = Found(key, int(about["Content-Length"]), when, about["Etag"].strip('"'))
+        return Stamped(found, stamped(about.get(_STAMP_HEADER, ""), when))
+
+    def read(self, found: Found, offset: int, length: int) -> Iterator[bytes]:
+        """See Place."""
+        headers = {"Range": f"bytes={offset}-{offset + length - 1}", "If-Match": f'"{found.tag}"'}
+        with closing(self.ask("GET", self.at(found.key), found.key, headers=headers, stream=True)) as answer:
+            try:
+                while block := answer.raw.read(_BLOCK):
+                    yield block
+            except (HTTPError, OSError) as error:
+                raise OSError(PASSING, f"the connection broke: {error}", self.url(found.key)) from None
+
+    def parts(self, size: int) -> list[tuple[int, int]]:
+        """See Place."""
+        return cut(size, _SEGMENT_BYTES, _MOST_PARTS) if size > _SEGMENT_BYTES else [(0, size)]
+
+    def put(self, key: str, part: Part, mtime_ns: int) -> None:
+        """See Place."""
+        old = self.segments(key)
+        headers = {"ETag": _md5(part), "Content-Type": "application/octet-stream", _STAMP_HEADER: stamp(mtime_ns)}
+        self.ask("PUT", self.at(key), key, data=part, headers=headers)
+        self.drop(old)
+
+    def begin(self, key: str, mtime_ns: int) -> Upload:
+        """See Place."""
+        segments = f"{self._container}_segments"
+        self.ask("PUT", f"/{quote(segments)}", key)
+        own = f"{key}/burst/"
+        kept = set(self.segments(key))
+        query = {"format": "json", "prefix": own}
+        listed = self.ask("GET", f"/{quote(segments)}", key, params=query)
+        left = [f"/{segments}/{row['name']}" for row in (listed.json() if listed.status_code != 204 else [])]
+        # What a machine that lost its power left of an earlier try.
+        self.drop([path for path in left if path not in kept])
+        return _SwiftUpload(self, key, f"{segments}/{own}{time.time_ns()}", mtime_ns)
+
+    def copy(self, source: Found, key: str) -> None:
+        """See Place."""
+        if source.size > _WHOLE_BYTES:
+            raise OSError(errno.EFBIG, "is too large to be copied within Swift in one call", self.url(key))
+        headers = {"X-Copy-From": quote(f"{self._container}/{source.key}"), "Content-Length": "0"}
+        old = self.segments(key)
+        self.ask("PUT", self.at(key), key, headers=headers)
+        self.drop(old)
+
+    def remove(self, key: str) -> None:
+        """See Place."""
+        old = self.segments(key)
+        with suppress(FileNotFoundError):
+            self.ask("DELETE", self.at(key), key)
+        self.drop(old)
+
+    def try_writing(self, key: str) -> None:
+        """See Place: offers an object with another's checksum, which is refused after the right to put it was seen."""
+        answer = self._send(
+            "PUT", self.at(key), key, data=b"x", headers={"ETag": hashlib.md5(b"", usedforsecurity=False).hexdigest()}
+        )
+        if answer.status_code != 422:
+            self._check(answer, key)
+
+    def segments(self, key: str) -> list[str]:
+        """Paths of the segments of a large object that is about to be replaced."""
+        try:
+            about = self.ask("HEAD", self.at(key), key).headers
+            if about.get("X-Static-Large-Object", "").lower() != "true":
+                return []
+            told = self.ask("GET", self.at(key), key, params={"multipart-manifest": "get"}).json()
+        except FileNotFoundError:
+            return []
+        own = f"/{self._container}_segments/{key}/"
+        return [row["name"] for row in told if row["name"].startswith(own)]
+
+    def drop(self, segments: list[str]) -> None:
+        """Removes them."""
+        for path in segments:
+            with suppress(FileNotFoundError):
+                self.ask("DELETE", quote(path), path)
+
+    def at(self, key: str | None = None) -> str:
+        """The path of an object, or of the container."""
+        return quote(f"/{self._container}" if key is None else f"/{self._container}/{key}")
+
+    def ask(self, method: str, path: str, key: str, **words: Any) -> Any:
+        """An answer that says yes. Raises OSError."""
+        return self._check(self._send(method, path, key, **words), key)
+
+    def _send(self, method: str, path: str, key: str, **words: Any) -> Any:
+        for left in reversed(range(_TRIES)):
+            if isinstance(part := words.get("data"), Part):
+                part.seek(0)
+            try:
+                return self._session.request(
+                    self._base + path, method, raise_exc=False, log=False, redirect=False, **words
+                )
+            except exceptions.ClientException as error:
+                # A server may have closed a connection that waited for the next request.
+                if not left or not isinstance(error, exceptions.ConnectFailure):
+                    raise self._trouble(key, error) from None
+        raise AssertionError
+
+    def _check(self, answer: Any, key: str) -> Any:
+        status, url = answer.status_code, self.url(key)
+        if status < 300:
+            return answer
+        answer.close()
+        if status == 404:
+            # An object's 404 and its container's are the same.
+            whole = f"/{quote(self._container)}"
+            if answer.request.method != "HEAD" and self._send("HEAD", whole, key).status_code == 404:
+                raise FileNotFoundError(errno.ENOENT, f"there is no container {self._container}", url)
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", url)
+        if status in {401, 403}:
+            text = f"the credentials of {self._cloud} in {self._file} do not allow it; ask the container's owner"
+            raise PermissionError(errno.EACCES, text, url)
+        if status in {413, 507}:
+            raise OSError(errno.ENOSPC, "the server has no room, or the container's quota is reached", url)
+        if status == 412:
+            text = "changes while it is read; see that nothing writes it while it is staged"
+            raise OSError(PASSING, text, url)
+        if status in {408, 409, 422, 425, 429, 498, 499} or status >= 500:
+            raise OSError(PASSING, f"the server has no time or is broken ({status}); it is asked again", url)
+        raise OSError(errno.EINVAL, f"the server refuses: {status} {answer.reason}", url)
+
+    def _trouble(self, key: str, error: exceptions.ClientException) -> OSError:
+        passing = isinstance(
+            error, exceptions.ConnectFailure | exceptions.ConnectTimeout | exceptions.UnknownConnectionError
+        )
+        if passing and not isinstance(error, exceptions.SSLError):
+            return OSError(PASSING, f"the server does not answer: {error}", self.url(key))
+        text = f"{self._cloud} does not let in whom {self._file} names: {error}; correct that file"
+        return PermissionError(errno.EACCES, text, self.url(key))
+
+    def _wrong(self, text: str) -> OSError:
+        return PermissionError(errno.EACCES, f"{text}; look at {self._file}", self.url(""))
+
+    def _opened(self) -> tuple[Any, str]:
+        """A session, and the URL of the account."""
+        try:
+            # All by name: it looked for the folder of its files when it was imported.
+            folder = Path(self._file).parent
+            config = openstack.config.OpenStackConfig(
+                config_files=[self._file, str(folder / "clouds.yml"), str(folder / "clouds.json")],
+                secure_files=[str(folder / "secure.yaml")],
+                vendor_files=[str(folder / "clouds-public.yaml")],
+                load_envvars=False,
+            )
+        except (openstack.exceptions.ConfigException, OSError, ValueError) as error:
+            raise self._wrong(f"it cannot be read: {error}") from None
+        known: Mapping[str, Any] = (config.cloud_config or {}).get("clouds") or {}
+        # "defaults" is openstacksdk's own, where there is none.
+        clouds = {name: entry for name, entry in known.items() if (entry or {}).get("auth")}
+        name = next((name for name in (CLOUD, "openstack", *clouds) if name in clouds), "")
+        if not name:
+            text = f"there are no credentials in {self._file}: write a cloud there that is called {CLOUD}"
+            raise PermissionError(errno.EACCES, text, self.url(""))
+        if len(clouds) > 1 and name not in {CLOUD, "openstack"}:
+            raise self._wrong(f"of its {len(clouds)} clouds none is called {CLOUD}")
+        self._cloud = name
+        entry = clouds[name]
+        if str(entry.get("auth_type", "")) not in _TEMPAUTH:
+            region = config.get_one(name, api_timeout=_TIMEOUT_S)
+            return region.get_session(), str(region.get_session_endpoint("object-store") or "")
+        auth = entry.get("auth") or {}
+        lacks = [word for word in ("auth_url", "username", "password") if not auth.get(word)]
+        if lacks:
+            raise self._wrong(f"the auth of cloud {name} lacks {', '.join(lacks)}")
+        url, user, key = (str(auth[word]) for word in ("auth_url", "username", "password"))
+        session = swift_access.by_tempauth(url, user, key, _TIMEOUT_S, str(entry.get("cacert") or ""))
+        there = str(session.get_endpoint(service_type="object-store") or "")
+        return session, str(entry.get("object_store_endpoint_override") or there)
+
+
+class _SwiftUpload:
+    """A static large object."""
+
+    def __init__(self, place: SwiftContainer, key: str, before: str, mtime_ns: int) -> None:
+        self._place = place
+        self._key = key
+        self._before = before
+        self._mtime_ns = mtime_ns
+        self._parts: dict[int, tuple[str, int]] = {}
+        self._begun: set[int] = set()
+
+    def put(self, number: int, part: Part) -> None:
+        """See Upload."""
+        digest = _md5(part)
+        self._begun.add(number)
+        self._place.ask("PUT", quote(self._path(number)), self._key, data=part, headers={"ETag": digest})
+        self._parts[number] = (digest, part.length)
+
+    def complete(self) -> None:
+        """See Upload."""
+        old = self._place.segments(self._key)
+        told = [
+            {"path": self._path(number), "etag": digest, "size_bytes": size}
+            for number, (digest, size) in sorted(self._parts.items())
+        ]
+        headers = {_STAMP_HEADER: stamp(self._mtime_ns), "Content-Type": "application/octet-stream"}
+        self._place.ask(
+            "PUT", self._place.at(self._key), self._key, params={"multipart-manifest": "put"},
+            data=json.dumps(told).encode(), headers=headers,
+        )  # fmt: skip
+        self._place.drop(old)
+
+    def abort(self) -> None:
+        """See Upload."""
+        self._place.drop([self._path(number) for number in sorted(self._begun)])
+
+    def _path(self, number: int) -> str:
+        return f"/{self._before}/{number:08d}"
+
+
+def _md5(part: Part) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    part.seek(0)
+    while block := part.read(_BLOCK):
+        digest.update(block)
+    part.seek(0)
+    return digest.hexdigest()
+
+
+def _ns(text: str) -> int:
+    when = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return int(when.timestamp()) * 10**9 + when.microsecond * 1000

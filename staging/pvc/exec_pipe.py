@@ -1,0 +1,118 @@
+"""A command in a pod as a pair of descriptors: pods/exec is a websocket with channels, and programs speak by pipes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any
+
+from burstd.domain.errors import ProviderError
+
+if TYPE_CHECKING:
+    from providers.openshift.client.websocket import Channels
+
+_STDIN, _STDOUT, _STDERR, _STATUS = range(4)
+_CHUNK = 256 << 10
+_PIPE_BYTES = 1 << 20
+_KEPT = 4000
+"""Bytes of standard error that are kept."""
+
+
+class ExecPipe:
+    """``read`` gives its standard output, what is written to ``write`` is its standard input; both are the caller's.
+
+    When ``write`` is closed the connection is. When the command has ended, or the connection, ``read`` ends.
+    """
+
+    def __init__(self, connect: Callable[[], Channels], first: bytes = b"") -> None:
+        """``connect`` is called in another thread. ``first``: what its standard input begins with."""
+        incoming, write = os.pipe()
+        read, outgoing = os.pipe()
+        for end in (write, outgoing):
+            # Without privileges a user's pipes may hold less in all; then they keep their size.
+            with suppress(OSError):
+                fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self.read: IO[bytes] = os.fdopen(read, "rb", 0)
+        self.write: IO[bytes] = os.fdopen(write, "wb", 0)
+        self.error: ProviderError | None = None
+        """Why there was no connection."""
+        self._connect = connect
+        self._first = first
+        self._said = bytearray()
+        self._status = b""
+        self._broke = ""
+        self._thread = threading.Thread(
+            target=self._run, args=(incoming, outgoing), name="burstd-exec-pipe", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the connection has ended."""
+        self._thread.join(timeout_s)
+
+    @property
+    def complaint(self) -> str:
+        """The last line of its standard error, else what Kubernetes says of its end, or how the connection ended."""
+        lines = self._said.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1].strip() if lines else _verdict(self._status) or self._broke
+
+    def _run(self, incoming: int, outgoing: int) -> None:
+        with os.fdopen(outgoing, "wb", 0) as out:
+            try:
+                channels = self._connect()
+            except ProviderError as error:
+                self.error = error
+                os.close(incoming)
+                return
+            threading.Thread(
+                target=self._say, args=(channels, incoming), name="burstd-exec-pipe-in", daemon=True
+            ).start()
+            try:
+                self._hear(channels, out)
+            except OSError as error:
+                self._broke = f"the connection broke: {error.strerror or error}"
+            finally:
+                channels.close()
+
+    def _hear(self, channels: Channels, out: IO[bytes]) -> None:
+        while (came := channels.receive()) is not None:
+            channel, body = came
+            if channel == _STDOUT:
+                rest = memoryview(body)
+                while rest:
+                    rest = rest[out.write(rest) :]
+            elif channel == _STDERR:
+                self._said = (self._said + body)[-_KEPT:]
+            elif channel == _STATUS:
+                self._status += body
+
+    def _say(self, channels: Channels, incoming: int) -> None:
+        with os.fdopen(incoming, "rb", 0) as source:
+            try:
+                if self._first:
+                    channels.send(_STDIN, self._first)
+                while body := source.read(_CHUNK):
+                    channels.send(_STDIN, body)
+            except OSError as error:
+                self._broke = f"the connection broke: {error.strerror or error}"
+            finally:
+                channels.close()
+
+
+def _verdict(status: bytes) -> str:
+    """What a Status says that came when the command had ended; empty: nothing, or that all is well."""
+    try:
+        said: Any = json.loads(status)
+    except ValueError:
+        return ""
+    if not isinstance(said, dict) or said.get("status") == "Success":
+        return ""
+    for cause in (said.get("details") or {}).get("causes") or ():
+        if cause.get("reason") == "ExitCode":
+            killed = " (killed: has it memory enough?)" if cause.get("message") == "137" else ""
+            return f"the program in the pod ended with exit status {cause.get('message')}{killed}"
+    return str(said.get("message", ""))

@@ -1,0 +1,150 @@
+"""The store that is a PersistentVolumeClaim which burst pods mount, and the head does not.
+
+The head gets at it by a pod of its own, the mover, in which burstd's program is run through pods/exec for each session.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from burstd.domain.errors import CloudUnavailable, NotFound, ProviderError
+from burstd.domain.plugins.stager import Reach, StagerError, StagerPlugin, StoreBusy, StoreRefused
+from burstd.transfer.protocol.client import WireClient
+from staging.names import cluster_part, mark_of
+from staging.pvc.exec_pipe import ExecPipe
+from staging.pvc.mover_pod import CONTAINER, FIRST_S, Mover
+from staging.pvc.settings import PvcSettings
+from staging.roots import Roots
+from staging.served import ServedStager, serve_program
+
+if TYPE_CHECKING:
+    from providers.openshift.client.calls import Calls
+    from providers.openshift.client.websocket import Channels
+
+_LAST_WORDS_S = 2.0
+_ENDS_S = 15.0
+"""A mover that ends has ended after so long, as a rule."""
+_START = """\
+import os, sys
+left, file = int(sys.argv[1]), os.memfd_create("burstd-serve", 0)
+while left:
+    part = os.read(0, min(left, 65536))
+    if not part:
+        sys.exit(66)
+    os.write(file, part)
+    left -= len(part)
+os.execv(sys.executable, [sys.executable, "-I", "/proc/self/fd/%d" % file, *sys.argv[2:]])
+"""
+
+
+class PvcStager(ServedStager):
+    """Objects as files of a claim."""
+
+    def __init__(self, name: str, cluster: str, settings: PvcSettings) -> None:
+        self._calls_lock = threading.Lock()
+        self._calls: Calls | None = None
+        self._mover = Mover(name, cluster, settings, self._api)
+        super().__init__(name, self._mover.where, settings.connections)
+        self._settings = settings
+        self._root = f"{settings.path}/{cluster_part(cluster)}"
+        self._program = serve_program()
+        self._mark = mark_of(
+            settings.kubeconfig, settings.context, settings.namespace, settings.claim, settings.sub_path
+        )
+        self._marked = False
+        options = [*["--sync"][: settings.sync], "--idle", str(settings.idle_s), "--mark", self._mark]
+        self._argv = [settings.python, "-I", "-c", _START, str(len(self._program)), *options, self._root]
+        self._roots = Roots(settings.roots)
+        self._tidying: threading.Timer | None = None
+
+    def reach(self) -> Reach:
+        """The folder as burst pods see it, which bears the claim's mark: each session of the mover sees to that."""
+        if not self._marked:
+            self.free_bytes()
+            self._marked = True
+        return Reach("dir", {"path": self._root, "mark": self._mark})
+
+    def sign(self, method: Literal["GET", "PUT"], keys: Sequence[str]) -> Mapping[str, str]:
+        """There are no URLs."""
+        raise StoreRefused(f"{self._where} is a folder: there is no URL to {method} {len(keys)} objects")
+
+    @property
+    def awake(self) -> bool:
+        """See OnDemand: whether there is a session."""
+        return any(not link.broken for link in self._links)
+
+    def in_place(self, path: str) -> str | None:
+        """See InPlace."""
+        return self._roots.seen(path)
+
+    def close(self) -> None:
+        """Ends the sessions; the mover ends by itself when nobody else has one."""
+        super().close()
+        with self._calls_lock:
+            if self._tidying is not None:
+                self._tidying.cancel()
+            calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()
+
+    def _prepare_now(self) -> None:
+        self._mover.up(self._closed)
+
+    def _open(self) -> WireClient:
+        pipe = ExecPipe(self._exec, self._program)
+        return WireClient(
+            pipe.read, pipe.write, name=self._where, patience_s=self._settings.timeout_s,
+            why=lambda reason: self._ended(pipe, reason),
+        )  # fmt: skip
+
+    def _exec(self) -> Channels:
+        return self._api().exec_socket(self._mover.name, self._argv, container=CONTAINER)
+
+    def _ended(self, pipe: ExecPipe, reason: str) -> StagerError:
+        """Why a session is no more. The mover is looked for before the next one."""
+        self._prepared = False
+        if not self._closed.is_set():
+            self._tidy_later()
+        pipe.wait(_LAST_WORDS_S if reason == "it hung up" or "broke" in reason else 0.0)
+        if isinstance(pipe.error, NotFound):
+            return StoreBusy(f"{self._where}: the mover pod {self._mover.name} is gone")
+        if isinstance(pipe.error, ProviderError):
+            return self._mover.told(pipe.error)
+        return StoreBusy(f"{self._where}: {pipe.complaint or reason}")
+
+    def _tidy_later(self) -> None:
+        """When the mover has ended for want of work, its pod is removed; one of a dead burstd, at the next need."""
+        with self._calls_lock:
+            if self._tidying is not None:
+                self._tidying.cancel()
+            self._tidying = threading.Timer(min(self._settings.idle_s, FIRST_S) + _ENDS_S, self._tidy)
+            self._tidying.daemon = True
+            self._tidying.start()
+
+    def _tidy(self) -> None:
+        try:
+            left = self._mover.tidy()
+        except StagerError:
+            left = True
+        # Somebody else may have a session there.
+        if left and not self._prepared and not self._closed.is_set():
+            self._tidy_later()
+
+    def _api(self) -> Calls:
+        from providers.openshift.client.calls import Calls  # noqa: PLC0415 - slow to import
+
+        with self._calls_lock:
+            if self._closed.is_set():
+                raise CloudUnavailable("the store was closed")
+            if self._calls is None:
+                self._calls = Calls(self._settings)
+            return self._calls
+
+
+def _make(name: str, cluster: str, settings: PvcSettings) -> PvcStager:
+    return PvcStager(name, cluster, settings)
+
+
+plugin = StagerPlugin(name="pvc", settings=PvcSettings, make=_make)

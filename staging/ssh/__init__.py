@@ -1,0 +1,1 @@
+"""The store on a storage node that is reached by ssh."""

@@ -1,0 +1,338 @@
+"""The control interface over a real unix socket: who may see and do what, and how a no is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.api.backend import NoAnswer, Office, Records
+from burstd.api.server import CONNECTIONS, ControlServer
+from burstd.db import Reader, StoreFull
+from burstd.domain.command import (
+    ClearPin,
+    Command,
+    CommandResult,
+    HoldSlot,
+    Pause,
+    PlanNow,
+    ReleaseSlot,
+    Reload,
+    Resume,
+    SetPin,
+)
+from burstd.domain.snapshot import Unavailable
+from burstd.runtime.sockets import listen
+
+from .client import ME, Client
+from .office import PLAN, FakeOffice, serving
+from .world import CLAIMS, G4, MINE, NOW, OTHER, SLURM, SNAPSHOT, job
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+
+
+@pytest.fixture
+def nobody(control: Path) -> Iterator[Client]:
+    with Client(control, NOBODY) as client:
+        yield client
+
+
+def test_the_interfaces_fit(office: FakeOffice, record: Reader) -> None:
+    as_office: Office = office
+    as_records: Records = record
+    assert as_office.reader is as_records
+
+
+def test_status_counts_every_claim_once(root: Client) -> None:
+    status = root.get("/v1/status")
+    assert status["you"] == {"user": ME, "admin": True}
+    gpu, cpu = status["pools"]
+    counted = {k: gpu[k] for k in ("slots", "free", "held", "wanted", "booting", "ready", "busy", "idle", "failed")}
+    assert counted == {
+        "slots": 8, "free": 2, "held": 1, "wanted": 6, "booting": 1, "ready": 1, "busy": 1, "idle": 1, "failed": 1
+    }  # fmt: skip
+    sorts = ("booting", "ready", "busy", "idle", "leaving", "failed")
+    assert sum(pool[sort] for pool in (gpu, cpu) for sort in sorts) == len(CLAIMS)
+    assert gpu["pins"][0] | {"created": ""} == {
+        "kind": "floor", "nodes": 4, "until": "2026-09-21T16:13:20Z", "by": "root", "created": ""
+    }  # fmt: skip
+    assert status["cost_per_hour"] == [{"amount": "15.500000", "currency": "EUR"}]
+    assert status["alarms"] == ["provider sky cannot be read: no answer"]
+    assert status["waiting"]["verdicts"] == {"boot": 1, "covered": 1, "impossible": 1, "wait": 1}
+    assert status["waiting"]["tasks"] == 6
+
+
+@needs_root
+def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: Client, root: Client) -> None:
+    status = nobody.get("/v1/status")
+    assert status["you"] == {"user": MINE, "admin": False}
+    assert status["pools"] == root.get("/v1/status")["pools"]
+    assert status["waiting"]["jobs"] == 4
+    assert [g["examples"] for g in status["waiting"]["groups"]] == [["104"], ["105"]]
+    assert [j["id"] for j in nobody.get("/v1/jobs")["jobs"]] == ["101", "104", "105"]
+
+    nodes = {n["slot"]: n for n in nobody.get("/v1/nodes")["nodes"]}
+    assert nodes["gpu1"]["reason"] == "for job 101"
+    assert nodes["gpu2"]["jobs"] == ["101"]
+    assert nodes["gpu2"]["reason"] == ""
+    assert (nodes["gpu3"]["jobs"], nodes["gpu3"]["reason"], nodes["gpu3"]["gang"]) == ([], "", "")
+
+    events = nobody.get("/v1/events?job=101")["events"]
+    assert {e["subject"] for e in events} >= {"claim:c-gpu1", "claim:c-gpu2"}
+    assert {e["reason"] for e in events if e["subject"] == "claim:c-gpu2"} == {""}
+    assert "secret-project" not in str([status, nodes, events])
+
+    assert [line["key"] for line in nobody.get("/v1/bill?since=0")["lines"]] == [MINE]
+    assert {line["key"] for line in nobody.get("/v1/bill?since=0&group=job")["lines"]} == {"101", "90"}
+    assert nobody.get("/v1/jobs/90")["nodes"][0]["state"] == "gone"
+    explained = nobody.get("/v1/jobs/104_2/explanation")
+    assert (explained["verdict"], explained["job"]["id"]) == ("boot", "104")
+    assert [c["offer"] for way in explained["ways"] for c in way["candidates"] if c["chosen"]] == [G4.id]
+    shared = nobody.get("/v1/jobs/101/explanation")["serving"]
+    assert [(s["slot"], s["reason"]) for s in shared] == [("gpu1", "for job 101"), ("gpu2", "")]
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/jobs/103", None),
+        ("GET", "/v1/jobs/103/explanation", None),
+        ("GET", "/v1/jobs?user=daemon", None),
+        ("GET", "/v1/events", None),
+        ("GET", "/v1/events?job=103", None),
+        ("GET", "/v1/events?claim=c-gpu2", None),
+        ("GET", "/v1/bill?group=provider", None),
+        ("PUT", "/v1/pools/gpu/pin", {"nodes": 1}),
+        ("DELETE", "/v1/pools/gpu/pin", None),
+        ("POST", "/v1/nodes/hold", {"nodes": ["gpu1"]}),
+        ("POST", "/v1/nodes/release", {"nodes": ["gpu1"]}),
+        ("PUT", "/v1/hold", {"reason": "mine"}),
+        ("DELETE", "/v1/hold", None),
+        ("POST", "/v1/plan", None),
+        ("POST", "/v1/reload", None),
+    ],
+)
+def test_the_rest_is_denied_with_a_sentence(
+    nobody: Client, office: FakeOffice, method: str, path: str, body: object
+) -> None:
+    status, answer = nobody.ask(method, path, body)
+    assert status == 403
+    assert MINE in answer["error"]
+    assert answer["error"].endswith(".")
+    assert office.asked == []
+
+
+@needs_root
+def test_an_owner_reads_what_was_decided_about_a_job_that_never_got_a_node(nobody: Client, root: Client) -> None:
+    assert nobody.get("/v1/jobs/88")["remarks"][0]["reason"] == "no pool has four h100"
+    explained = nobody.get("/v1/jobs/88/explanation")
+    assert (explained["verdict"], explained["summary"]) == ("gone", "it has left the queue")
+    for asked in ("88", "88_3"):
+        [said] = nobody.get(f"/v1/events?job={asked}")["events"]
+        assert (said["new"], said["by"], said["reason"]) == ("impossible", "placement", "no pool has four h100")
+    # The id was another user's before.
+    assert [e["reason"] for e in nobody.get("/v1/events?job=89")["events"]] == ["five"]
+    assert len(root.get("/v1/events?job=89")["events"]) == 3
+
+
+@needs_root
+def test_the_queue_says_first_whose_a_task_was_that_has_ended(nobody: Client, office: FakeOffice) -> None:
+    """Slurm gives numbers again: what the record has of 88 was another's."""
+    theirs = job("88", OTHER, array_job_id="88", array_tasks="3-4", tasks=2)
+    assert nobody.ask("GET", "/v1/jobs/88_1")[0] == 200
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=(theirs,))), PLAN)
+    assert nobody.ask("GET", "/v1/jobs/88_1")[0] == 403
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=(replace(theirs, user=MINE),))), PLAN)
+    assert nobody.get("/v1/jobs/88_1")["job"] is None
+    assert nobody.get("/v1/jobs/88_4")["job"]["id"] == "88"
+
+
+@needs_root
+def test_members_of_the_admin_group_act(record: Reader) -> None:
+    with serving(record, "nogroup") as (office, path):
+        with Client(path, NOBODY) as member, Client(path, 54321) as stranger, Client(path, 54321, NOBODY) as own:
+            assert member.ask("POST", "/v1/reload")[0] == 200
+            assert stranger.get("/v1/status")["you"] == {"user": "uid 54321", "admin": False}
+            assert own.get("/v1/status")["you"]["admin"]
+        assert office.asked == [Reload(f"user:{MINE}")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "command"),
+    [
+        ("PUT", "pools/gpu/pin", {"nodes": 8}, SetPin("gpu", 8, "exact", None, f"user:{ME}")),
+        (
+            "PUT",
+            "pools/gpu/pin",
+            {"nodes": 2, "kind": "ceiling", "for_s": 7200},
+            SetPin("gpu", 2, "ceiling", NOW + 7200, f"user:{ME}"),
+        ),
+        ("DELETE", "pools/gpu/pin", None, ClearPin("gpu", f"user:{ME}")),
+        (
+            "POST",
+            "nodes/hold",
+            {"nodes": ["gpu[1-2],cpu1", "c-gpu2"], "reason": "hot"},
+            HoldSlot(("gpu1", "gpu2", "cpu1"), "hot", f"user:{ME}"),
+        ),
+        ("POST", "nodes/release", {"nodes": ["gpu8"]}, ReleaseSlot(("gpu8",), f"user:{ME}")),
+        ("PUT", "hold", {"reason": "audit"}, Pause("audit", f"user:{ME}")),
+        ("DELETE", "hold", None, Resume(f"user:{ME}")),
+        ("POST", "reload", None, Reload(f"user:{ME}")),
+        ("POST", "plan", None, PlanNow(f"user:{ME}")),
+    ],
+)
+def test_what_is_asked_becomes_one_command(
+    root: Client, office: FakeOffice, method: str, path: str, body: object, command: Command
+) -> None:
+    status, answer = root.ask(method, f"/v1/{path}", body)
+    assert (status, office.asked) == (200, [command])
+    assert ("steps" in answer) if isinstance(command, PlanNow) else answer["text"].startswith("Carried out")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("PUT", "pools/tpu/pin", {"nodes": 1}, 404, "There is no pool 'tpu'; there are: gpu, cpu."),
+        ("PUT", "pools/gpu/pin", {"nodes": 9}, 422, "Pool gpu has 8 slots; 9 nodes cannot be."),
+        ("PUT", "pools/gpu/pin", {"nodes": -1}, 422, "nodes: Input should be greater than or equal to 0"),
+        ("PUT", "pools/gpu/pin", {"nodes": 1, "for": 3}, 422, "for: Extra inputs are not permitted"),
+        ("POST", "nodes/hold", {"nodes": ["gpu[1-"]}, 422, "gpu[1-"),
+        ("POST", "nodes/hold", {"nodes": ["gpu99"]}, 404, "No pool has a node 'gpu99'."),
+        ("POST", "nodes/hold", {"nodes": [""]}, 422, "No node is named."),
+        ("GET", "nodes/gpu99", None, 404, "There is no node and no claim 'gpu99'."),
+        ("GET", "jobs/999", None, 404, "Job 999 is neither in the queue nor on burstd's record."),
+        ("GET", "events?claim=nope", None, 404, "There is no claim 'nope' on record."),
+        ("GET", "events?claim=a&job=b", None, 422, "Choose one of job, node and claim."),
+        ("GET", "bill?since=2000000000", None, 422, "before it begins"),
+        ("GET", "nothing", None, 404, "Not Found"),
+        ("PUT", "hold", {"reason": "x" * (1 << 20)}, 413, "1048576 bytes"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    root: Client, office: FakeOffice, method: str, path: str, body: object, status: int, says: str
+) -> None:
+    found, answer = root.ask(method, f"/v1/{path}", body)
+    assert (found, office.asked) == (status, [])
+    assert says in answer["error"]
+    assert ("gpu" in answer["known"]) == ("tpu" in path)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "says"),
+    [
+        (CommandResult("pools.gpu.cpus: must be set", done=False), 409, "pools.gpu.cpus: must be set"),
+        (NoAnswer("the daemon is busy"), 503, "the daemon is busy"),
+        (StoreFull("no space is left for the database"), 503, "no space is left"),
+        (KeyError("private detail"), 500, "burstd failed to answer (KeyError); journalctl -u burstd has the details."),
+    ],
+)
+def test_a_command_that_fails(
+    root: Client, office: FakeOffice, outcome: CommandResult | Exception, status: int, says: str
+) -> None:
+    def answer(command: Command) -> CommandResult:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    office.answer = answer
+    found, body = root.ask("POST", "/v1/reload")
+    assert found == status
+    assert says in body["error"]
+    assert "private detail" not in str(body)
+
+
+def test_before_the_first_loop(root: Client, office: FakeOffice) -> None:
+    office.last = None
+    status = root.get("/v1/status")
+    assert (status["seen"], status["pools"], status["slurm"]["error"]) == (None, [], "not looked yet")
+    assert status["alarms"] == ["no loop has been completed since the start; journalctl -u burstd says why"]
+    found, answer = root.ask("GET", "/v1/nodes")
+    assert found == 503
+    assert "just started" in answer["error"]
+
+
+def test_a_slurm_that_does_not_answer_is_not_an_empty_queue(root: Client, office: FakeOffice) -> None:
+    office.last = (replace(SNAPSHOT, slurm=Unavailable("slurmctld does not answer", NOW - 60)), PLAN)
+    status = root.get("/v1/status")
+    assert (status["slurm"]["ok"], status["slurm"]["last_known"]) == (False, "2026-09-21T14:12:20Z")
+    assert "Slurm cannot be read: slurmctld does not answer" in status["alarms"]
+    assert {n["state"] for n in root.get("/v1/nodes?all=1")["nodes"] if not n["claim"]} == {"held", "unknown"}
+    for path in ("/v1/jobs", "/v1/jobs/103", "/v1/jobs/999"):
+        found, answer = root.ask("GET", path)
+        assert (path, found) == (path, 200 if path.endswith("103") else 503), answer
+
+
+def test_events_are_followed_without_a_gap(root: Client) -> None:
+    every = [e["seq"] for e in root.get("/v1/events?limit=10000")["events"]]
+    assert len(every) > 20
+    assert every == sorted(set(every))
+    followed: list[int] = []
+    last = 1
+    while True:
+        page = root.get(f"/v1/events?after={last}&limit=7")
+        if not page["events"]:
+            break
+        followed += [e["seq"] for e in page["events"]]
+        last = page["last"]
+    assert followed == every[1:]
+    some = root.get("/v1/events?node=gpu3&limit=3")["events"]
+    assert [e["new"] for e in some] == ["planned", "launching", "booting"]
+    assert root.get(f"/v1/events?since={NOW - 2}")["events"][0]["subject"] == "slot:gpu8"
+
+
+@needs_root
+def test_one_user_cannot_keep_the_others_out(control: Path, root: Client) -> None:
+    crowd = [Client(control, NOBODY) for _ in range(CONNECTIONS // 5 + 1)]
+    assert crowd[-1].get("/v1/status")
+    with pytest.raises(OSError, match=r"Broken pipe|reset|closed"), Client(control, NOBODY) as one_more:
+        one_more.get("/v1/status")
+    assert root.get("/v1/status")
+    for client in crowd:
+        client.__exit__(None, None, None)
+
+
+def test_it_stops_cleanly_whatever_is_under_way(office: FakeOffice, place: Path) -> None:
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    asked, release = threading.Event(), threading.Event()
+
+    def answer(command: Command) -> CommandResult:
+        asked.set()
+        release.wait(30)
+        return CommandResult("late")
+
+    office.answer = answer
+    server = ControlServer(office, "", listen(place, {}))
+    server.start()
+    idle = Client(place)
+    assert idle.get("/v1/status")
+    outcome: list[Any] = []
+
+    def ask() -> None:
+        outcome.append(Client(place).ask("POST", "/v1/reload"))
+
+    caller = threading.Thread(target=ask)
+    caller.start()
+    assert asked.wait(10)
+    server.stop()
+    server.stop()
+    with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
+        late.connect(str(place))
+    release.set()
+    caller.join(10)
+    assert outcome[0][0] == 503
+    assert outcome[0][1]["error"].startswith("burstd is stopping")
+    assert {s: signal.getsignal(s) for s in before} == before
+    again = ControlServer(office, "", listen(place, {}))
+    again.start()
+    with Client(place) as client:
+        assert client.get("/v1/status")
+    again.stop()

@@ -1,0 +1,375 @@
+"""Ports of jobs' nodes: who is let through, and that the connections end with the job."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.api.auth import Caller, Rights
+from burstd.api.dependencies import Denied
+from burstd.api.job_nodes import job_node, owned
+from burstd.api.port_forward import ForwardServer
+from burstd.domain.claim import Claim
+from burstd.domain.errors import NodeNotReady
+from burstd.domain.plugins.shell import ConnectionLost, NotListening, Shell, Wire
+from burstd.domain.slurm.job import JobState
+from burstd.domain.snapshot import Unavailable
+from burstd.slurm.hooks.socket import listen
+from burstd.transfer.protocol.relay import SocketWire
+
+from .client import connect_as
+from .office import PLAN, FakeOffice
+from .world import CLAIMS, JOBS, MINE, NOW, OTHER, SLURM, SNAPSHOT, job
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+PORT = 8888
+
+
+class Nodes:
+    """The inside of every node: one server, which answers what it heard backwards once it has heard the end."""
+
+    def __init__(self) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.entered: list[str] = []
+        self.closed = 0
+        self.lost = 0
+        """So many times a shell turns out to be dead when it is dialled from."""
+        self.away = ""
+        self.go = threading.Event()
+        """Cleared: nobody gets further than the door."""
+        self.go.set()
+
+    def enter(self, claim: Claim) -> Shell:
+        self.go.wait(20)
+        if self.away:
+            raise NodeNotReady(self.away)
+        self.entered.append(claim.slot)
+        return FakeShell(self)  # type: ignore[return-value]
+
+    def serve(self) -> None:
+        while True:
+            try:
+                wire, _ = self.server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(wire,), daemon=True).start()
+
+    def _answer(self, wire: socket.socket) -> None:
+        with wire:
+            heard = b"".join(iter(lambda: wire.recv(1 << 16), b""))
+            wire.sendall(heard[::-1])
+
+
+class FakeShell:
+    """Its wires end with it."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._wires: list[Wire] = []
+
+    def dial(self, port: int, timeout_s: float) -> Wire:
+        assert timeout_s < 60
+        if self._nodes.lost:
+            self._nodes.lost -= 1
+            raise ConnectionLost("it hung up")
+        if port != PORT:
+            raise NotListening(f"nothing listens at 10.0.0.9 port {port} so far")
+        self._wires.append(SocketWire(socket.create_connection(self._nodes.server.getsockname())))
+        return self._wires[-1]
+
+    def close(self) -> None:
+        self._nodes.closed += 1
+        for wire in self._wires:
+            wire.close()
+
+
+@contextlib.contextmanager
+def serving_nodes() -> Iterator[Nodes]:
+    made = Nodes()
+    thread = threading.Thread(target=made.serve)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.server.shutdown(socket.SHUT_RDWR)
+        made.server.close()
+        thread.join()
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    with serving_nodes() as made:
+        yield made
+
+
+@pytest.fixture
+def door(place: Path, office: FakeOffice, nodes: Nodes) -> Iterator[Path]:
+    server = ForwardServer(place, office, Rights(""), nodes.enter, most=6, look_s=0.05)
+    server.start()
+    yield place
+    server.close()
+    assert not place.exists()
+
+
+Ask = Callable[..., tuple[socket.socket, dict[str, Any]]]
+
+
+@pytest.fixture
+def ask(door: Path) -> Iterator[Ask]:
+    """Sends a line and reads the answer."""
+    made: list[socket.socket] = []
+
+    def asked(wish: object, uid: int = 0) -> tuple[socket.socket, dict[str, Any]]:
+        wire = connect_as(door, uid, uid)
+        made.append(wire)
+        wire.settimeout(20)
+        # A no may come before the question.
+        with contextlib.suppress(BrokenPipeError):
+            wire.sendall((wish if isinstance(wish, bytes) else json.dumps(wish).encode()) + b"\n")
+        return wire, line(wire)
+
+    yield asked
+    for wire in made:
+        wire.close()
+
+
+def line(wire: socket.socket) -> dict[str, Any]:
+    heard = b""
+    while not heard.endswith(b"\n") and (byte := wire.recv(1)):
+        heard += byte
+    said: dict[str, Any] = json.loads(heard) if heard else {}
+    return said
+
+
+def wish(job_id: str = "101", **more: object) -> dict[str, object]:
+    return {"job": job_id, "port": PORT} | more
+
+
+@needs_root
+def test_the_owner_reaches_the_port_and_each_end_is_carried(ask: Ask, nodes: Nodes) -> None:
+    said = os.urandom(2 << 20)
+    for _ in range(3):
+        wire, answer = ask(wish(), NOBODY)
+        assert answer == {"ok": True, "job": "101", "node": "gpu1"}
+        wire.sendall(said)
+        wire.shutdown(socket.SHUT_WR)
+        assert b"".join(iter(lambda w=wire: w.recv(1 << 16), b"")) == said[::-1]  # type: ignore[misc]
+    assert nodes.entered == ["gpu1"]  # One way in served all.
+
+
+def test_a_way_that_broke_is_made_anew_under_nobodys_hands(ask: Ask, nodes: Nodes) -> None:
+    first, _ = ask(wish())
+    nodes.lost = 1
+    second, answer = ask(wish())
+    assert answer["ok"]
+    assert nodes.entered == ["gpu1", "gpu1"]
+    assert nodes.closed == 0
+    for wire in (first, second):
+        wire.sendall(b"abc")
+        wire.shutdown(socket.SHUT_WR)
+        assert wire.recv(10) == b"cba"
+        assert wire.recv(10) == b""
+        wire.close()
+    # The old one ends with the last that it carried; the new one is kept for the next.
+    until(lambda: nodes.closed == 1)
+    assert ask(wish())[1]["ok"]
+    assert nodes.entered == ["gpu1", "gpu1"]
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+
+
+@needs_root
+def test_each_user_has_a_way_of_his_own(ask: Ask, nodes: Nodes) -> None:
+    assert ask(wish(), NOBODY)[1]["ok"]
+    assert ask(wish())[1]["ok"]
+    assert nodes.entered == ["gpu1", "gpu1"]
+
+
+class Flaky:
+    """A listener that accepts nothing at first."""
+
+    def __init__(self, listener: socket.socket, errors: list[OSError]) -> None:
+        self._listener = listener
+        self._errors = errors
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._errors:
+            raise self._errors.pop()
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> list[OSError]:
+    errors = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
+    monkeypatch.setattr("burstd.api.port_forward.listen", lambda *words: Flaky(listen(*words), errors))
+    monkeypatch.setattr("burstd.slurm.hooks.socket._PAUSE_S", 0.01)
+    return errors
+
+
+def test_it_goes_on_after_errors_of_accept(flaky: list[OSError], ask: Ask) -> None:
+    assert ask(wish())[1]["ok"]
+    assert flaky == []
+
+
+def test_it_goes_on_where_no_thread_can_be_started(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        # More than the six that may be open.
+        for _ in range(7):
+            assert ask(wish())[1]["error"] == "burstd can start no more threads; try again later."
+    assert ask(wish())[1]["ok"]
+
+
+def test_a_connection_that_comes_as_it_ends_is_none(
+    place: Path, office: FakeOffice, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    server = ForwardServer(place, office, Rights(""), nodes.enter)
+    server.start()
+    nodes.go.clear()
+    with connect_as(place, 0, 0) as wire:
+        wire.sendall(json.dumps(wish()).encode() + b"\n")
+        until(lambda: any(thread.name == "port" for thread in threading.enumerate()))
+        server.close()
+        nodes.go.set()
+        wire.settimeout(20)
+        assert line(wire)["ok"]
+        assert wire.recv(1) == b""
+    until(lambda: all(thread.name != "port" for thread in threading.enumerate()))
+    assert broken == []
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("asked", "uid", "status", "says"),
+    [
+        (wish("102"), NOBODY, 403, f"You are {MINE}, and job 102 is not yours."),
+        (wish("999"), NOBODY, 404, "Job 999 is not in the queue."),
+        (wish("105"), NOBODY, 409, "Job 105 does not run: burstd saw it pending 1 s ago"),
+        (wish("104"), NOBODY, 409, "Job 104 does not run: burstd saw it pending 1 s ago"),
+        (wish(node="gpu2"), NOBODY, 404, "Job 101 has no node 'gpu2'; it runs on gpu1."),
+        (wish(""), NOBODY, 422, "No job was named."),
+        (wish(port=0), NOBODY, 422, "0 is no port"),
+        (wish(port=70000), NOBODY, 422, "70000 is no port"),
+        (wish(port=99), NOBODY, 409, "nothing listens at 10.0.0.9 port 99 so far"),
+        (b"GET / HTTP/1.1", NOBODY, 422, "of one version"),
+        (b"[]", NOBODY, 422, "of one version"),
+        (b"x" * 10_000, NOBODY, 422, "of one version"),
+    ],
+)
+def test_the_rest_is_refused_with_a_sentence(ask: Ask, asked: object, uid: int, status: int, says: str) -> None:
+    _, answer = ask(asked, uid)
+    assert (answer["ok"], answer["status"]) == (False, status)
+    assert says in answer["error"]
+
+
+def test_an_administrator_reaches_every_job(ask: Ask, nodes: Nodes) -> None:
+    assert ask(wish("102"))[1] == {"ok": True, "job": "102", "node": "gpu2"}
+    nodes.away = "10.0.0.9 does not answer"
+    _, answer = ask(wish("101"))
+    assert (answer["status"], answer["error"]) == (503, "10.0.0.9 does not answer")
+
+
+def test_nodes_that_are_the_sites_own_and_parts_of_arrays(ask: Ask, office: FakeOffice) -> None:
+    rows = (
+        job("7_1", OTHER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
+        job("7_2", OTHER, JobState.RUNNING, array_job_id="7", node_list=("rack1", "gpu1")),
+        job("8", OTHER, JobState.RUNNING, node_list=("rack1",)),
+    )
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    assert "Several parts of job 7 run: name one of 7_1, 7_2." in ask(wish("7"))[1]["error"]
+    assert ask(wish("7_2"))[1]["node"] == "gpu1"
+    assert "runs on rack1, which burstd did not start" in ask(wish("8"))[1]["error"]
+
+
+def test_what_waits_of_an_array_is_not_what_runs(office: FakeOffice) -> None:
+    rows = (
+        job("7", MINE, array_job_id="7", array_tasks="2-9", tasks=8),
+        job("7_1", MINE, JobState.RUNNING, array_job_id="7", node_list=("gpu1",)),
+    )
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    assert job_node("7", "", Caller(MINE, admin=False), office).job.id == "7_1"
+    assert owned("7", Caller(MINE, admin=False), office) == rows
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ("", 404),  # what is in no array and no het job is of none
+        ("7", 403),  # one's own comes first, and is not all
+    ],
+)
+def test_nobody_reaches_others_by_an_id_of_many(office: FakeOffice, asked: str, status: int) -> None:
+    rows = (
+        job("6", MINE),
+        job("7_1", MINE, array_job_id="7"),
+        job("7_2", OTHER, JobState.RUNNING, array_job_id="7", node_list=("gpu2",)),
+    )
+    office.last = (replace(SNAPSHOT, slurm=replace(SLURM, jobs=rows)), PLAN)
+    with pytest.raises(Denied) as denied:
+        job_node(asked, "", Caller(MINE, admin=False), office)
+    assert denied.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"slurm": replace(SLURM, jobs=JOBS[1:])}, "job 101 does not run any more"),
+        ({"slurm": replace(SLURM, jobs=(replace(JOBS[0], restarts=1), *JOBS[1:]))}, "job 101 does not run any more"),
+        ({"claims": CLAIMS[1:]}, "the machine of gpu1 has ended"),
+    ],
+)
+def test_connections_end_with_the_job(ask: Ask, office: FakeOffice, changes: dict[str, Any], why: str) -> None:
+    carried, held = ask(wish())[0], ask(wish(hold=True))[0]
+    others = ask(wish("102", hold=True))[0]
+    office.last = (replace(SNAPSHOT, **changes), PLAN)
+    assert carried.recv(1) == b""
+    assert line(held) == {"error": why}
+    assert held.recv(1) == b""
+    others.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        others.recv(1)
+
+
+def test_what_cannot_be_read_cuts_nothing(ask: Ask, office: FakeOffice) -> None:
+    carried = ask(wish())[0]
+    office.last = (replace(SNAPSHOT, slurm=Unavailable("no answer", NOW)), PLAN)
+    assert ask(wish())[1]["error"] == "Slurm cannot be read: no answer"
+    carried.sendall(b"abc")
+    carried.shutdown(socket.SHUT_WR)
+    assert carried.recv(10) == b"cba"
+
+
+@needs_root
+def test_nobody_takes_all_the_room(ask: Ask) -> None:
+    mine = [ask(wish(), NOBODY) for _ in range(3)]
+    assert [answer["ok"] for _, answer in mine] == [True, True, False]
+    assert "Too many connections" in mine[-1][1]["error"]
+    assert all(ask(wish())[1]["ok"] for _ in range(7)), "root has as many as he wants"
+    mine[0][0].close()
+    # The place is free once the daemon has seen it go.
+    while not ask(wish(), NOBODY)[1]["ok"]:
+        pass

@@ -1,0 +1,126 @@
+"""Every kind of step has its sentence."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from burstd.api.answers.plan import plan_view
+from burstd.domain.claim import Cause, Claim
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
+from burstd.domain.plan import (
+    Action,
+    Adopt,
+    Bind,
+    Drain,
+    Interrupted,
+    JobRun,
+    Launch,
+    Learn,
+    LimitTime,
+    MakeClaim,
+    Move,
+    NodeDown,
+    Plan,
+    PowerDown,
+    Prove,
+    Reach,
+    Register,
+    RemoveOrphans,
+    Requeue,
+    SetGate,
+    Start,
+    StartNow,
+    Terminate,
+    Unbind,
+    Undrain,
+)
+from burstd.domain.plugins.policy import LeftOut, Remark, Target, Want, dropped
+
+from .world import G4, NOW, SNAPSHOT
+
+ADOPTED = Claim(
+    "c-9", "lab", "gpu", "gpu6", G4, Cause.DEMAND, S.OPEN, NOW, NOW, "it was not on record", instance_id="i-9"
+)
+SENTENCES: list[tuple[Action, str]] = [
+    (Adopt(ADOPTED), "adopt instance i-9 at sandbox as gpu6, open: it was not on record"),
+    (
+        MakeClaim("gpu", "gpu6", G4, Cause.DEMAND, "for job 104", jobs=("104",)),
+        "start a machine for gpu6 (pool gpu) as sandbox/local/a/g4/on-demand at 3.06 EUR/h: for job 104",
+    ),
+    (Launch("c-gpu3", "no answer"), "ask the cloud for the machine of gpu3 again: no answer"),
+    (Move("c-gpu3", S.BOOTING, S.FAILED, "too late"), "note that gpu3 goes from booting to failed: too late"),
+    (Learn("c-gpu3", "10.0.0.3", "i-3"), "note that gpu3 has the address 10.0.0.3"),
+    (Prove("c-gpu3", "it runs"), "reach and check the machine of gpu3: it runs"),
+    (Reach("c-gpu3"), "find out whether the machine of gpu3 answers, which its cloud lists no more"),
+    (Register((("gpu3", "10.0.0.3"), ("gpu4", "10.0.0.4"))), "tell Slurm the addresses of gpu[3-4]"),
+    (Start("c-gpu3"), "start slurmd on gpu3"),
+    (
+        SetGate(frozenset({"gpu1"}), "ready", ("c-gpu3", "c-gpu4"), ("c-gpu2",)),
+        "open gpu[3-4] to jobs and close gpu2 to new jobs: ready",
+    ),
+    (Bind("103", "bob", ("c-gpu3",), ("gpu3",), "deep"), "let job 103 of bob, and no other, start on gpu3: deep"),
+    (Unbind("103", "it runs"), "let other jobs than 103 use its nodes again: it runs"),
+    (PowerDown(("gpu3",), True, "over"), "power down (jobs on them are requeued) gpu3 in Slurm: over"),
+    (NodeDown(("gpu3",), "died"), "set gpu3 down in Slurm: died"),
+    (Drain(("c-gpu3", "c-gpu4"), ("gpu3", "gpu4"), "burstd: x"), "drain gpu[3-4] in Slurm: burstd: x"),
+    (Undrain(("gpu3", "gpu4")), "take burstd's drain off gpu[3-4]: no machine stands behind it"),
+    (
+        Requeue((JobRun("103", ("103",), 0, "gpu3: it ends"), JobRun("7", ("7+0",), 1, "gpu4: it ends"))),
+        "requeue jobs 103, 7: gpu3: it ends, and 1 more such",
+    ),
+    (Interrupted((JobRun("103", ("103",), 0, "it is gone"),)), "note that job 103 lost a machine: it is gone"),
+    (LimitTime("103", 1500.0, "no money"), "give job 103 a time limit of 25 min: no money"),
+    (StartNow(("103",)), "let job 103 start again at once"),
+    (Terminate(("c-gpu3", "c-unknown"), "over"), "end the machines of c-unknown,gpu3: over"),
+    (
+        RemoveOrphans(
+            "sandbox",
+            (Instance("i-9", "sandbox", InstanceState.RUNNING, "c-9"),),
+            (Leftover("volume", "v-1", "sandbox", "c-9"),),
+            "no claim",
+        ),
+        "remove instance i-9, volume v-1 from sandbox: no claim",
+    ),
+]
+
+
+@pytest.mark.parametrize(("action", "sentence"), SENTENCES)
+def test_a_step_is_a_sentence(action: Action, sentence: str) -> None:
+    [step] = plan_view(SNAPSHOT, Plan((action,)), NOW).steps
+    assert step.text == sentence
+    assert step.action == type(action).__name__
+
+
+def test_no_kind_of_step_is_left_out() -> None:
+    assert {type(action) for action, _ in SENTENCES} == set(get_args(Action))
+
+
+def test_claims_made_alike_are_one_step() -> None:
+    made = [MakeClaim("gpu", slot, G4, Cause.PIN, "floor 4", jobs=()) for slot in ("gpu6", "gpu7")]
+    [step] = plan_view(SNAPSHOT, Plan(tuple(made)), NOW).steps
+    assert step.text.startswith("start 2 machines for gpu[6-7] (pool gpu) as ")
+    assert step.nodes == ["gpu6", "gpu7"]
+
+
+def test_what_policies_took_away_is_told_with_its_reason() -> None:
+    want = Want(
+        "gpu", 2, Cause.DEMAND, "jobs 1, 2", (G4,), jobs=("1", "2"), left_out=(LeftOut("x/y", "thrift", "dear"),)
+    )
+    floor = Want("cpu", 1, Cause.FLOOR, "floor 1", ())
+    remarks = (
+        Remark("placement", "job:1", "boot", "it gets a new node"),
+        *dropped(want, "budget", "project atlas: 3 EUR are left"),
+        *dropped(floor, "limits", "at most 4 nodes"),
+        Remark("idle", "claim:c-gpu1", "keep", "paid until 12:00"),
+        Remark("hold", "plan", "hold", "on hold"),
+    )
+    view = plan_view(SNAPSHOT, Plan(target=Target(wants=(want,), remarks=remarks)), NOW)
+    assert [(w.by, w.verdict, w.about, w.reason) for w in view.words] == [
+        ("budget", "wait", ["job:1", "job:2"], "project atlas: 3 EUR are left"),
+        ("limits", "drop", ["pool:cpu"], "1 node(s) (floor 1): at most 4 nodes"),
+        ("idle", "keep", ["claim:c-gpu1"], "paid until 12:00"),
+    ]
+    assert [(o.offer, o.by, o.reason) for o in view.wants[0].left_out] == [("x/y", "thrift", "dear")]

@@ -1,0 +1,106 @@
+"""The routes of clouds: what they have, for everybody; having one look at itself, for administrators."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.domain.cloud.offer import Hardware, Offer, OfferRule
+from burstd.domain.snapshot import CloudView
+
+from .client import ME, Client
+from .office import PLAN, FakeOffice
+from .world import CLOUDS, G4, G8, GPU, NOW, SMALL, SNAPSHOT, V100
+
+NOBODY = 65534
+RICH = Offer(
+    "sandbox", "local", "a", "g16", spot=True, shape=V100, price=Decimal("2.5"), currency="USD",
+    hardware=Hardware("x86_64", 32768, 900, "efa"), price_source="spot history", price_at=NOW - 90,
+)  # fmt: skip
+
+
+def test_the_state_of_each_cloud(root: Client) -> None:
+    sandbox, sky = root.get("/v1/providers")["providers"]
+    assert (sandbox["name"], sandbox["ok"], sandbox["instances"], sandbox["calls"]) == (
+        "sandbox", True, {"running": 6}, 2,
+    )  # fmt: skip
+    assert (sandbox["offers"], sandbox["instance_types"], sandbox["zones"]) == (3, 3, ["a", "b"])
+    assert (sandbox["markets"], sandbox["pools"], sandbox["checks_itself"]) == (["on-demand"], ["gpu", "cpu"], False)
+    assert [b["key"] for b in sandbox["breakers"]] == ["sandbox/local/b/g8/on-demand"]
+    assert (sky["ok"], sky["listed"], sky["pools"], sky["checks_itself"]) == (False, None, ["gpu"], True)
+    assert sky["alarms"] == [
+        "instances cannot be read: no answer", "offers cannot be read: no answer from keystone within 10 s"
+    ]  # fmt: skip
+
+
+def test_a_cloud_that_was_not_read_yet_is_named(office: FakeOffice, root: Client) -> None:
+    office.last = (replace(SNAPSHOT, clouds={}), PLAN)
+    assert [(p["name"], p["ok"]) for p in root.get("/v1/providers")["providers"]] == [
+        ("sandbox", False),
+        ("sky", False),
+    ]
+    assert root.get("/v1/providers/sandbox/offers")["error"] == "it has not been read yet"
+
+
+def offers(root: Client, query: str = "") -> tuple[dict[str, dict[str, Any]], int]:
+    answer = root.get(f"/v1/providers/sandbox/offers{query}")
+    return {o["instance_type"]: o for o in answer["offers"]}, answer["hidden"]
+
+
+def test_offers_with_what_is_known_of_each(office: FakeOffice, root: Client) -> None:
+    clouds = {**CLOUDS, "sandbox": CloudView((G4, G8, RICH, replace(RICH, instance_type="tiny", shape=SMALL)), ())}
+    gpu = replace(GPU, rules=(OfferRule("sandbox", markets=("on-demand", "spot")),))
+    office.last = (replace(SNAPSHOT, clouds=clouds, pools={"gpu": gpu}), PLAN)
+    found, hidden = offers(root)
+    assert (list(found), hidden) == (["g16", "g4", "g8"], 1)
+    rich = found["g16"]
+    assert (rich["gpus"], rich["architecture"], rich["fabric"], rich["local_disk_gib"]) == (
+        [{"type": "v100", "count": 4, "memory_mib": 32768}], "x86_64", "efa", 900,
+    )  # fmt: skip
+    assert (rich["market"], rich["price_per_hour"], rich["price_source"], rich["price_at"]) == (
+        "spot", {"amount": "2.500000", "currency": "USD"}, "spot history", "2026-09-21T14:11:50Z",
+    )  # fmt: skip
+    assert (found["g4"]["pools"], found["g4"]["refused"], found["g4"]["breakers"]) == (["gpu"], {}, [])
+    # One that failed is shown, with what keeps it from being tried.
+    assert (found["g8"]["pools"], [b["cause"] for b in found["g8"]["breakers"]]) == (["gpu"], ["capacity"])
+    assert "zone b has no g8" in found["g8"]["refused"]["gpu"]
+    every, hidden = offers(root, "?all=true")
+    assert (every["tiny"]["pools"], every["tiny"]["refused"], hidden) == (
+        [], {"gpu": "smaller than the pool's slots: 4 CPUs of 8"}, 0,
+    )  # fmt: skip
+
+
+def test_a_check_asks_with_the_images_of_the_pools(office: FakeOffice, root: Client) -> None:
+    named = replace(
+        GPU, rules=(OfferRule("sky", image="ubuntu"), OfferRule("sandbox", image="debian"), OfferRule("sky"))
+    )
+    office.last = (replace(SNAPSHOT, pools={"gpu": named}), PLAN)
+    status, answer = root.ask("POST", "/v1/providers/sky/check")
+    assert (status, answer["ok"], answer["user"]) == (200, False, ME)
+    assert [f["ok"] for f in answer["findings"]] == [True, False, None, True]
+    assert answer["findings"][-1]["subject"] == "image ubuntu"
+    assert answer["findings"][1]["remedy"] == "ask for more"
+
+
+def test_a_no_is_said_in_a_sentence(office: FakeOffice, root: Client) -> None:
+    office.checks.busy = True
+    assert root.ask("POST", "/v1/providers/sky/check") == (
+        409, {"error": "a check of provider sky is under way.", "known": []}
+    )  # fmt: skip
+    status, answer = root.ask("POST", "/v1/providers/sandbox/check")
+    assert (status, answer["error"]) == (409, "Provider sandbox has no check of its own: its kind does not offer one.")
+    for method, path in (("POST", "check"), ("GET", "offers")):
+        status, answer = root.ask(method, f"/v1/providers/moon/{path}")
+        assert (status, answer["known"]) == (404, ["sandbox", "sky"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+def test_others_see_clouds_and_have_none_checked(control: Path, office: FakeOffice) -> None:
+    with Client(control, NOBODY) as nobody:
+        assert nobody.get("/v1/providers/sandbox/offers")["offers"]
+        assert nobody.ask("POST", "/v1/providers/sky/check")[0] == 403

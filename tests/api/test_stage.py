@@ -1,0 +1,165 @@
+"""The data of jobs on the control interface: who sees and does what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from burstd.domain.command import Command, DiscardOutput, Evict, RetryStage
+
+from .client import ME, Client
+from .office import FakeOffice
+from .stages import GIB, FakeStage
+from .world import MINE, OTHER
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+
+
+@pytest.fixture(autouse=True)
+def _staging(office: FakeOffice) -> None:
+    office.stage = FakeStage()
+
+
+@pytest.fixture
+def nobody(control: Path) -> Iterator[Client]:
+    with Client(control, NOBODY) as client:
+        yield client
+
+
+def test_what_is_on_its_way_and_what_is_held(root: Client) -> None:
+    answer = root.get("/v1/stage")
+    assert (answer["on"], answer["more"]) == (True, "")
+    jobs = {job["job"]: job for job in answer["jobs"]}
+    assert list(jobs) == ["101", "103", "104"]
+    assert jobs["104"]["transfers"] == [
+        {"name": "in", "direction": "in", "bytes_done": 2 * GIB, "bytes_total": 8 * GIB, "bytes_sent": GIB,
+         "bytes_hits": GIB, "rate": 100 * 1024**2, "eta_s": 61.4, "since_s": 20.0}
+    ]  # fmt: skip
+    assert jobs["104"]["inputs"][0]["source"] == "/data/im\\xe9 x"
+    held = jobs["101"]
+    assert (held["state"], held["resume"], held["error"], held["nodes"]) == (
+        "held", "collecting", "the store is full", ["gpu1"]
+    )  # fmt: skip
+    assert (held["bytes_in"], held["bytes_sent"], held["bytes_hits"]) == (3 * GIB, GIB, 2 * GIB)
+    assert [(i["name"], i["bytes"], i["entries"]) for i in held["inputs"]] == [
+        ("images", 3 * GIB, 1000), ("run.py", None, None)
+    ]  # fmt: skip
+    assert held["collected"] == [{"node": "gpu1", "what": "0", "bytes": 3 * GIB, "entries": 1000}]
+    assert [(k["node"], k["job"]) for k in answer["kept"]] == [("gpu1", "101")]
+    assert (answer["store"]["objects"], answer["store"]["leftovers"]) == (700, 2)
+    history = root.get("/v1/stage/101")["history"]
+    assert [e["new"] for e in history] == [
+        "waiting", "sending", "staged", "placing", "placed", "collecting", "collecting", "held"
+    ]  # fmt: skip
+    assert {e["subject"] for e in root.get("/v1/events?job=101")["events"]} >= {"stage:101", "claim:c-gpu1"}
+
+
+def test_status_has_the_data_at_a_glance(root: Client, office: FakeOffice) -> None:
+    assert root.get("/v1/status")["data"] == {
+        "store": "site", "error": "", "jobs": 3, "states": {"waiting": 1, "sending": 1, "held": 1},
+        "rate": 100 * 1024**2, "kept": 1,
+    }  # fmt: skip
+    office.stage = None
+    assert root.get("/v1/status")["data"] is None
+    answer = root.get("/v1/stage")
+    assert (answer["on"], answer["store"], len(answer["jobs"])) == (False, None, 3)
+    assert root.get("/v1/stage/usage") | {"now": ""} == {
+        "now": "", "on": False, "store": None, "users": [], "projects": []
+    }  # fmt: skip
+
+
+def test_history_comes_in_pages(root: Client) -> None:
+    found: list[str] = []
+    before = ""
+    while True:
+        page = root.get(f"/v1/stage?all=true&limit=2&before={before}")
+        found += [job["job"] for job in page["jobs"]]
+        before = page["more"]
+        if not before:
+            break
+    assert found == ["104", "103", "101", "90"]
+    assert root.ask("GET", "/v1/stage?all=true&before=yesterday")[0] == 422
+
+
+@needs_root
+def test_another_user_sees_his_own(nobody: Client, root: Client) -> None:
+    assert [job["job"] for job in nobody.get("/v1/stage")["jobs"]] == ["101", "104"]
+    assert [job["job"] for job in nobody.get("/v1/stage?all=true")["jobs"]] == ["104", "101", "90"]
+    assert nobody.get("/v1/stage/101") == root.get("/v1/stage/101")
+    usage = nobody.get("/v1/stage/usage")
+    assert usage["users"] == [{"name": MINE, "bytes": 3 * GIB, "quota": 4 * GIB}]
+    assert usage["projects"] == [{"name": "proj", "bytes": 5 * GIB, "quota": None}]
+    assert {u["name"] for u in root.get("/v1/stage/usage")["users"]} == {MINE, OTHER}
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/stage/103", None),
+        ("GET", "/v1/stage?user=daemon", None),
+        ("POST", "/v1/stage/103/retry", None),
+        ("POST", "/v1/stage/103/discard", None),
+        ("POST", "/v1/stage/evict", {"kind": "unneeded"}),
+    ],
+)
+def test_the_rest_is_denied_with_a_sentence(
+    nobody: Client, office: FakeOffice, method: str, path: str, body: object
+) -> None:
+    status, answer = nobody.ask(method, path, body)
+    assert status == 403
+    assert MINE in answer["error"]
+    assert office.asked == []
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("path", "body", "command"),
+    [
+        ("101/retry", None, RetryStage("101", f"user:{MINE}")),
+        ("101/discard", None, DiscardOutput("101", f"user:{MINE}")),
+    ],
+)
+def test_the_owner_acts_upon_his_own(
+    nobody: Client, office: FakeOffice, path: str, body: object, command: Command
+) -> None:
+    assert nobody.ask("POST", f"/v1/stage/{path}", body)[0] == 200
+    assert office.asked == [command]
+
+
+@pytest.mark.parametrize(
+    ("wish", "status"),
+    [
+        ({"kind": "dataset", "name": "imagenet@2021"}, 200),
+        ({"kind": "unneeded"}, 200),
+        ({"kind": "unneeded", "name": "x"}, 422),
+        ({"kind": "user"}, 422),
+        ({"kind": "all"}, 422),
+    ],
+)
+def test_eviction(root: Client, office: FakeOffice, wish: dict[str, str], status: int) -> None:
+    assert root.ask("POST", "/v1/stage/evict", wish)[0] == status
+    evict = Evict(wish["kind"], wish.get("name", ""), f"user:{ME}")
+    assert office.asked == ([evict] if status == 200 else [])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says"),
+    [
+        ("GET", "999", 404, "Job 999 has no data on burstd's record."),
+        ("POST", "104/retry", 409, "The data of job 104 is sending, not held; there is nothing to retry."),
+        ("POST", "104/discard", 409, "it can be given up while it is held or collecting."),
+        ("POST", "90/discard", 409, "The data of job 90 is cleared"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    root: Client, office: FakeOffice, method: str, path: str, status: int, says: str
+) -> None:
+    found, answer = root.ask(method, f"/v1/stage/{path}")
+    assert (found, office.asked) == (status, [])
+    assert says in answer["error"]
+    assert answer["known"] == (["101", "103", "104"] if status == 404 else [])

@@ -1,0 +1,206 @@
+"""What was spent by month, and what ended lately: booked with the end of a claim, and kept when it is forgotten."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import pairwise
+
+import pytest
+from alembic import command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from burstd.db import Event, Reader, Refused, Store, replay
+from burstd.db.codec import dump, plain_claim
+from burstd.db.engine import database_url, open_engine
+from burstd.db.migrate import config
+from burstd.domain.billing.costs import by_month, cost_of
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.cloud.offer import Offer
+from burstd.domain.staging import StageState
+
+from .samples import OFFER, START, ManualClock, offers, planned, words
+from .test_stagings import waiting, way
+
+S = ClaimState
+ONE = replace(OFFER, price=Decimal(1))
+HOUR = 3600.0
+Lived = tuple[Offer, tuple[str, ...], float, float]
+"""Offer, projects, seconds before the launch, seconds until the end."""
+
+
+def at(moment: str) -> float:
+    return datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
+
+
+def life(store: Store, clock: ManualClock, claim: Claim, begin: float, end: float) -> None:
+    """From launch to GONE, billed from ``begin`` to ``end``."""
+    clock.time = begin
+    store.make_claims([claim])
+    store.move(claim.id, S.PLANNED, S.LAUNCHING, "asked", billed_from=begin)
+    store.move(claim.id, S.LAUNCHING, S.TERMINATING, "over")
+    clock.time = end
+    store.move(claim.id, S.TERMINATING, S.GONE, "gone")
+
+
+def sums(store: Reader) -> dict[tuple[str, str, str], str]:
+    return {(s.kind, s.name, s.month): f"{s.amount:.2f}" for s in store.spent()}
+
+
+def test_a_life_over_new_year_is_booked_by_month_for_each_who_pays(place: str, clock: ManualClock) -> None:
+    shared = replace(planned(offer=ONE, users=("ann", "bob")), accounts=("atlas", "belle", "atlas"))
+    expected = {
+        ("", "", "2026-12"): "2.00",
+        ("", "", "2027-01"): "1.00",
+        ("project", "atlas", "2026-12"): "1.00",
+        ("project", "atlas", "2027-01"): "0.50",
+        ("project", "belle", "2026-12"): "1.00",
+        ("project", "belle", "2027-01"): "0.50",
+        ("user", "ann", "2026-12"): "1.00",
+        ("user", "ann", "2027-01"): "0.50",
+        ("user", "bob", "2026-12"): "1.00",
+        ("user", "bob", "2027-01"): "0.50",
+    }
+    with Store.open(place, clock) as store:
+        life(store, clock, shared, at("2026-12-31T22:00"), at("2027-01-01T01:00"))
+        assert sums(store) == expected
+        with store.reader() as reader:
+            assert reader.spent() == store.spent()
+    with Store.open(place, clock) as store:
+        assert sums(store) == expected
+        assert store.purge(clock.time + 1) == 1
+        assert sums(store) == expected
+
+
+def test_what_is_put_right_after_the_end_is_put_right_in_the_sums(store: Store, clock: ManualClock) -> None:
+    life(store, clock, planned(offer=ONE), START, START + HOUR)
+    store.touch("c1", billed_until=START + 1800)
+    assert {s.amount for s in store.spent()} == {Decimal("0.500000")}
+
+
+def test_a_machine_that_never_was_costs_nothing(store: Store) -> None:
+    store.make_claims([planned()])
+    store.move("c1", S.PLANNED, S.GONE, "not wanted")
+    assert store.spent() == ()
+
+
+def test_a_batch_that_breaks_books_nothing(store: Store, clock: ManualClock) -> None:
+    with pytest.raises(KeyboardInterrupt), store.batch():  # noqa: PT012
+        life(store, clock, planned(offer=ONE), START, START + HOUR)
+        assert store.spent() != ()
+        raise KeyboardInterrupt
+    assert store.spent() == ()
+    assert store.gone(START) == ()
+
+
+def test_a_loop_in_which_nothing_ended_gets_the_same_answer(store: Store, clock: ManualClock) -> None:
+    life(store, clock, planned(offer=ONE), START, START + HOUR)
+    first = store.spent()
+    store.make_claims([planned("c2", "gpu002")])
+    assert store.spent() is first
+
+
+def test_what_ended_lately(store: Store, clock: ManualClock) -> None:
+    life(store, clock, planned("c1", offer=ONE), START, START + 100)
+    assert [gone.claim.id for gone in store.gone(START)] == ["c1"]
+    life(store, clock, planned("c2", offer=ONE), START + 200, START + 300)
+    found = store.gone(START)
+    assert [(gone.at, gone.claim) for gone in found] == [
+        (START + 100, store.claim("c1")),
+        (START + 300, store.claim("c2")),
+    ]
+    with store.reader() as reader:
+        assert reader.gone(START) == found
+    assert [gone.claim.id for gone in store.gone(START + 200)] == ["c2"]
+    assert [gone.claim.id for gone in store.gone(START)] == ["c1", "c2"]
+
+
+def test_output_that_is_home_is_booked_once_for_the_cloud_that_it_left(store: Store, clock: ManualClock) -> None:
+    store.make_claims([planned("c1", "gpu001", jobs=("17",))])
+    store.make_staging(waiting())
+    states = way(StageState.HOME)
+    for old, new in pairwise(states):
+        store.move_staging("17", old, new, "so", nodes=("gpu001",), bytes_out=5 << 30)
+    month = datetime.fromtimestamp(clock.time, UTC).strftime("%Y-%m")
+    assert [(s.kind, s.name, s.month, s.provider, s.bytes_out, s.amount) for s in store.spent()] == [
+        ("", "", month, "sandbox", 5 << 30, Decimal(0)),
+        ("project", "proj", month, "sandbox", 5 << 30, Decimal(0)),
+        ("user", "ann", month, "sandbox", 5 << 30, Decimal(0)),
+    ]
+
+
+def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock: ManualClock) -> None:
+    engine = open_engine(database_url(place), writer=True)
+    old = [name for name in plain_claim(planned()) if name not in ("accounts", "reserved", "egress", "alone")]
+    gone = replace(planned("c1", offer=ONE, users=("ann", "bob")), state=S.GONE, billed_from=START,
+                   billed_until=START + HOUR)  # fmt: skip
+    live = replace(planned("c2", "gpu002", offer=ONE), billed_from=START)
+    with engine.begin() as connection:
+        ready = config()
+        ready.attributes["connection"] = connection
+        command.upgrade(ready, "0003")
+        for claim in (gone, live):
+            plain = plain_claim(claim)
+            row = {name: plain[name] for name in old} | {"provider": claim.offer.provider}
+            row |= {name: dump(plain[name]) for name in ("offer", "jobs", "users")}
+            names = ", ".join(f'"{name}"' for name in row)
+            values = ", ".join(f":{name}" for name in row)
+            connection.execute(text(f"INSERT INTO claim ({names}) VALUES ({values})"), row)  # noqa: S608
+    engine.dispose()
+    with Store.open(place, clock) as store:
+        assert {c.id: c for c in store.find()} == {"c1": gone, "c2": live}
+        assert {(s.kind, s.name): s.amount for s in store.spent()} == {
+            ("", ""): 1, ("user", "ann"): Decimal("0.5"), ("user", "bob"): Decimal("0.5"),
+        }  # fmt: skip
+
+
+def test_a_log_of_before_is_replayed() -> None:
+    plain = plain_claim(planned())
+    for name in ("accounts", "reserved", "egress"):
+        del plain[name]
+    assert replay([Event(1, START, "claim:c1", "", "planned", "", "demand", {"claim": plain})]) == {"c1": planned()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(offers, st.lists(words, max_size=2).map(tuple), st.floats(0, 9e6), st.floats(0, 9e6)), max_size=6
+    ),
+    st.booleans(),
+)
+def test_the_sums_are_what_the_claims_have_cost(lives: list[Lived], forget: bool) -> None:
+    clock = ManualClock()
+    with Store.open(":memory:", clock) as store:
+        expected: dict[tuple[str, str], Decimal] = {}
+        for number, (offer, payers, wait, length) in enumerate(lives):
+            claim = replace(planned(f"c{number}", f"n{number}", offer=offer), accounts=payers)
+            begin = clock.time + wait
+            with suppress(Refused):
+                life(store, clock, claim, begin, begin + length)
+            for month, seconds in by_month(begin, begin + length):
+                key = month, offer.currency.replace("\0", "\N{REPLACEMENT CHARACTER}")
+                expected[key] = expected.get(key, Decimal(0)) + cost_of(offer.price, seconds)
+        if forget:
+            store.purge(clock.time + 1)
+        total = {(s.month, s.currency): s.amount for s in store.spent() if not s.kind}
+        assert total == {key: amount for key, amount in expected.items() if amount}
+        by_project = sum(s.amount for s in store.spent() if s.kind == "project")
+        named = sum(amount for amount in total.values()) if all(payers for _, payers, _, _ in lives) else by_project
+        assert by_project == named
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "months"),
+    [
+        ("2026-11-03T00:00", "2026-11-03T01:00", [("2026-11", HOUR)]),
+        ("2026-11-30T23:59:59", "2026-12-01T00:00:01", [("2026-11", 1.0), ("2026-12", 1.0)]),
+        ("2026-12-31T00:00", "2027-02-01T00:00", [("2026-12", 86400.0), ("2027-01", 31 * 86400.0)]),
+        ("2026-11-03T01:00", "2026-11-03T00:00", []),
+    ],
+)
+def test_months(since: str, until: str, months: list[tuple[str, float]]) -> None:
+    assert list(by_month(at(since), at(until))) == months

@@ -1,0 +1,147 @@
+"""Which pending jobs count, how many tasks of them, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.snapshot import Unavailable
+from burstd.planner.demand.demand import demand, task_ids
+from burstd.planner.demand.pending_reasons import EXACT, meaning
+
+from .worlds import NOW, job, world
+
+
+def counted(*jobs: Job, **fields: Any) -> dict[str, int]:
+    return {ask.gang(): ask.tasks for ask in demand(world(*jobs, **fields)).asks}
+
+
+@pytest.mark.parametrize(
+    ("reason", "counts"),
+    [
+        ("", True),
+        ("None", True),
+        ("Resources", True),
+        ("Priority", True),
+        ("ReqNodeNotAvail", True),
+        ("ReqNodeNotAvail, May be reserved for other job", True),
+        ("(ReqNodeNotAvail, UnavailableNodes:cl[1-4])", True),
+        ("Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions", True),
+        ("BurstBufferStageIn", False),
+        ("BurstBufferResources", False),
+        ("ReqNodeNotAvail, Reserved for maintenance", False),
+        ("BurstBufferOperation", False),
+        ("JobHeldUser", False),
+        ("JobHeldAdmin", False),
+        ("BeginTime", False),
+        ("Dependency", False),
+        ("DependencyNeverSatisfied", False),
+        ("Licenses", False),
+        ("Reservation", False),
+        ("PartitionDown", False),
+        ("PartitionConfig", False),
+        ("BadConstraints", False),
+        ("JobArrayTaskLimit", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("QOSGrpGRES", False),
+        ("AssocGrpCpuLimit", False),
+        ("AssociationJobLimit", False),
+        ("MaxGRESPerAccount", False),
+        ("SomethingNew", False),
+    ],
+)
+def test_reasons(reason: str, counts: bool) -> None:
+    found = demand(world(job(reason=reason, eligible=0.0)))
+    assert bool(found.asks) is counts
+    assert [(r.subject, r.verdict) for r in found.remarks] == ([] if counts else [("job:1", "wait")])
+
+
+def test_every_reason_that_keeps_a_job_says_so_in_words() -> None:
+    for name, reason in EXACT.items():
+        assert reason.text, name
+        assert not reason.text.endswith("."), name
+    assert meaning("NeverSeen").text == "Slurm gives a reason that burstd does not know: NeverSeen"
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "why"),
+    [
+        ("begins later", {"eligible": NOW + 90}, "its begin time is in 90 s"),
+        ("depends", {"dependency": "afterok:7(unfulfilled)"}, "it depends on another job (afterok:7(unfulfilled))"),
+        (
+            "asks for a reservation",
+            {"reservation": "course"},
+            "it asks for the reservation course, which has nodes of its own",
+        ),
+        ("is being requeued", {"state": JobState.REQUEUED}, "it is requeued"),
+        ("held by its user", {"reason": "JobHeldUser"}, "its user holds it (Slurm: JobHeldUser)"),
+    ],
+)
+def test_what_else_keeps_a_job(case: str, fields: dict[str, Any], why: str) -> None:
+    found = demand(world(job(**fields)))
+    assert found.asks == (), case
+    assert [r.reason for r in found.remarks] == [why]
+
+
+def test_a_requeued_job_counts_once_its_time_has_come() -> None:
+    assert counted(job(reason="BeginTime", eligible=NOW - 1)) == {"1": 1}
+    assert counted(job(reason="BeginTime", eligible=NOW + 1)) == {}
+
+
+def test_a_job_that_burstd_bound_counts() -> None:
+    bound = job(reservation="burstd-1", reason="Reservation")
+    assert counted(bound, bound={"1": frozenset({"cpu1"})}) == {"1": 1}
+
+
+def test_arrays_count_as_many_and_heed_their_throttle() -> None:
+    row = job("7", tasks=50, array_job_id="7", array_tasks="10-59", tasks_limit=8)
+    running = [job(f"7_{n}", state=JobState.RUNNING, array_job_id="7", array_tasks="", reason="None") for n in range(5)]
+    assert counted(row) == {"7": 8}
+    assert counted(row, *running) == {"7": 3}
+    requeued = job("7_3", array_job_id="7", tasks_limit=8, priority=9)
+    assert counted(row, *running, requeued) == {"7_3": 1, "7": 2}
+    assert counted(row, *running, *(job(f"7_{n}", state=JobState.RUNNING, array_job_id="7") for n in "678")) == {}
+    assert counted(job("8", tasks=50, array_job_id="8", array_tasks="1-50")) == {"8": 50}
+
+
+def test_priority_then_age() -> None:
+    jobs = (job("1", priority=1), job("2", priority=5, submitted=NOW - 5), job("3", priority=5, submitted=NOW - 9))
+    assert list(counted(*jobs)) == ["3", "2", "1"]
+
+
+def test_het_jobs_are_one_ask() -> None:
+    first = job("5", het_job_id="5", priority=2)
+    second = job("5+1", het_job_id="5", het_offset=1, partitions=("onprem",))
+    [ask] = demand(world(second, first)).asks
+    assert [j.id for j in ask.jobs] == ["5", "5+1"]
+    assert ask.gang() == "5"
+    held = demand(world(first, job("5+1", het_job_id="5", het_offset=1, reason="Licenses")))
+    assert held.asks == ()
+    assert [r.subject for r in held.remarks] == ["job:5", "job:5+1"]
+
+
+def test_jobs_of_other_partitions_compete_and_are_told_nothing() -> None:
+    found = demand(world(job(partitions=("onprem",)), job("2", partitions=("onprem",), reason="Licenses")))
+    assert [ask.burst for ask in found.asks] == [False]
+    assert found.remarks == ()
+
+
+def test_nothing_is_known_without_slurm() -> None:
+    from dataclasses import replace
+
+    assert demand(replace(world(job()), slurm=Unavailable("down", 0))).asks == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("1-3,7,10-20:5", ["1", "2", "3", "7", "10", "15", "20"]),
+        ("[0-2%4]", ["0", "1", "2"]),
+        ("5", ["5"]),
+        ("", []),
+    ],
+)
+def test_task_ids(text: str, ids: list[str]) -> None:
+    assert list(task_ids(text)) == ids

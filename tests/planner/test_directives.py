@@ -1,0 +1,298 @@
+"""What #BURST lines ask for, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import fnmatch
+import string
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burstd.domain.staging import Access, Directives, StageIn, StageOut, When
+from burstd.staging.directives.lexer import canonical, escape, literal, quote, resolve, split, written
+from burstd.staging.directives.parser import help_text, parse, unparse
+
+R, C = Access.READ_ONLY, Access.COPY
+
+
+def read(*lines: str) -> Directives:
+    found, faults = parse("#!/bin/sh\n" + "\n".join(lines) + "\necho hello\n")
+    assert faults == ()
+    return found
+
+
+def wrong(*lines: str) -> str:
+    """What is wrong in the one line that is."""
+    [fault] = parse("#!/bin/sh\n" + "\n".join(lines) + "\n")[1]
+    assert fault.line == len(lines) + 1
+    assert fault.text == lines[-1]
+    assert fault.allowed
+    return fault.wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "source", "name", "access"),
+    [
+        ("/data/hg38.fa", "/data/hg38.fa", "hg38.fa", R),
+        ("data/hg38 copy", "data/hg38", "hg38", C),
+        ("../x as y read_only", "../x", "y", R),
+        ("x copy as y", "x", "y", C),
+        ("runs/2024-*/out.csv as runs", "runs/2024-*/out.csv", "runs", R),
+        ("runs/[a-c]?.csv as runs", "runs/[a-c]?.csv", "runs", R),
+        ("data/ as data", "data/", "data", R),
+        ("~/x", "${HOME}/x", "x", R),
+        ("$HOME/x", "${HOME}/x", "x", R),
+        ('"${HOME}/my data"', "${HOME}/my data", "my data", R),
+        ("/scratch/$USER/x", "/scratch/${USER}/x", "x", R),
+        ("'my data'", "my data", "my data", R),
+        ("my\\ data", "my data", "my data", R),
+        ("a'b c'd\"e f\"", "ab cde f", "ab cde f", R),
+        ("'what*' as w", "what[*]", "w", R),
+        ("'what*'", "what[*]", "what*", R),
+        ("\\[1].csv", "[[]1].csv", "[1].csv", R),
+        ("[1.csv", "[[]1.csv", "[1.csv", R),
+        (r"$'two\nlines'", "two\nlines", "two\nlines", R),
+        (r"$'caf\xc3\xa9\x21\041\t'", "café!!\t", "café!!\t", R),
+        (r"$'\xff'", "\udcff", "\udcff", R),
+        ("\udcff\udcfe", "\udcff\udcfe", "\udcff\udcfe", R),
+        ("x # a comment", "x", "x", R),
+        ("a#b", "a#b", "a#b", R),
+        ("part-%a.csv as part", "part-${a}.csv", "part", R),
+        ("100%%.csv", "100%.csv", "100%.csv", R),
+        ("s3://lab/raw/a.bin", "s3://lab/raw/a.bin", "a.bin", R),
+        ("s3://lab/raw/ as raw", "s3://lab/raw/", "raw", R),
+        ("s3://lab/'odd*'", "s3://lab/odd[*]", "odd*", R),
+        ("swift://box/a/b", "swift://box/a/b", "b", R),
+        ("as as as", "as", "as", R),
+    ],
+)
+def test_stage_in(line: str, source: str, name: str, access: Access) -> None:
+    assert read(f"#BURST stage_in {line}").stage_in == (StageIn(source, name, access, 2),)
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern", "destination", "when"),
+    [
+        ("results/*.csv to out", "results/*.csv", "out", When.ALWAYS),
+        (". to results/%j on success", ".", "results/${j}", When.SUCCESS),
+        ("$BURST_OUT to ~", ".", "${HOME}", When.ALWAYS),
+        ("$BURST_OUT/a//./b/ to x/ on failure", "a/b", "x/", When.FAILURE),
+        ('"${BURST_OUT}/a b" to /x on always', "a b", "/x", When.ALWAYS),
+        ("x to s3://lab/job-%j", "x", "s3://lab/job-${j}", When.ALWAYS),
+        ("x to s3://lab", "x", "s3://lab", When.ALWAYS),
+        ("to to 'a*'", "to", "a[*]", When.ALWAYS),
+    ],
+)
+def test_stage_out(line: str, pattern: str, destination: str, when: When) -> None:
+    assert read(f"#BURST stage_out {line}").stage_out == (StageOut(pattern, destination, when, 2),)
+
+
+def test_dataset_and_scratch() -> None:
+    found = read("#BURST dataset genomes@2024.1 as g", "#BURST\tdataset mnist copy", "#BURST scratch 1.5 TiB")
+    assert found.stage_in == (StageIn("", "g", R, 2, "genomes@2024.1"), StageIn("", "mnist", C, 3, "mnist"))
+    assert found.scratch_bytes == 3 << 39
+
+
+def test_the_lines_that_count_are_slurms() -> None:
+    script = """\
+#!/bin/bash
+#SBATCH -n 1
+
+#BURST stage_in a
+# BURST stage_in comment
+ #BURST stage_in never
+#BURST stage_in late
+"""
+    found, faults = parse(script)
+    assert (found.stage_in, faults) == ((StageIn("a", "a", R, 4),), ())
+    assert parse("   \n#BURST nonsense") == (Directives(), ())
+    assert parse("cat <<EOF >job.sh\n#BURST nonsense\nEOF") == (Directives(), ())
+    assert not Directives()
+
+
+def test_a_line_goes_on_where_slurm_says_so() -> None:
+    found, faults = parse("#BURST stage_in \\\n#BURST   /data/a\\\n#BURST  as b\n#BURST scratch 1G\n")
+    assert faults == ()
+    assert found == Directives((StageIn("/data/a", "b", R, 1),), (), 1 << 30)
+    for rest in ("", "\n# no directive", "\nsleep 1"):
+        [fault] = parse("#BURST stage_in a \\" + rest)[1]
+        assert (fault.line, fault.wrong) == (1, "it ends in a backslash")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "it names no directive"),
+        ("  # nothing", "it names no directive"),
+        ("stage-in x", "there is no directive stage-in, did you mean stage_in?"),
+        ("stageout x to y", "there is no directive stageout, did you mean stage_out?"),
+        ("teleport x", "there is no directive teleport"),
+        ("stage_in", "it names no source"),
+        ("stage_in ''", "the source is empty"),
+        ("stage_in my data", "data is not expected there"),
+        ("stage_in x raed_only", "raed_only is not expected there, did you mean read_only?"),
+        ("stage_in x copy copy", "it is said twice how it is used"),
+        ("stage_in x as", "'as' names nothing"),
+        ("stage_in x as a as b", "it is named twice"),
+        ("stage_in x as a/b", "a/b is a path"),
+        ("stage_in x as ..", ".. is no name"),
+        ("stage_in x as ''", "'' is no name"),
+        ("stage_in x as a*", "a* is no plain name"),
+        (f"stage_in x as {'é' * 128}", f"{'é' * 128!r} is too long"),
+        ("stage_in data/", "data/ ends in no name"),
+        ("stage_in ..", ".. ends in no name"),
+        ("stage_in ~", "${HOME} ends in no name"),
+        ("stage_in *.csv", "*.csv gives the input no name"),
+        ("stage_in a*/x", "a*/x gives the input no name"),
+        ("stage_in part-%a.csv", "part-%a.csv ends in no name"),
+        ("stage_in '/a", "the quote ' is not closed"),
+        ('stage_in "/a', 'the quote " is not closed'),
+        ("stage_in $'/a\\'", "the quote $' is not closed"),
+        (r"stage_in $'\q'", r"\q means nothing in $'...'"),
+        (r"stage_in $'\0'", "a word has a NUL byte"),
+        ("stage_in $SCRATCH/x", "$SCRATCH is not known before the job runs"),
+        ("stage_in a$", "a dollar sign names no variable"),
+        ("stage_in $(date)", "no command is run here"),
+        ("stage_in `date`", "no command is run here"),
+        ("stage_in ~bob/x", "the home of another user is not looked up"),
+        ("stage_in 5%", "% means nothing"),
+        ("stage_in '5%z'", "%z means nothing"),
+        ("stage_in $'5%'", "% means nothing"),
+        (r"stage_in [a\-z] as x", "a quoted - stands in [...]"),
+        ("stage_in $BURST_OUT/x", "$BURST_OUT cannot be in a source"),
+        ("stage_in gs://lab/x", "gs:// is not known"),
+        ("stage_in S3://lab/x", "S3:// is not known, did you mean s3?"),
+        ("stage_in s3://lab", "it names a whole bucket"),
+        ("stage_in s3:///x", "'' is no name of a bucket"),
+        ("stage_in s3://lab/*.csv as x", "wildcards are for paths on premises"),
+        ("stage_in login1:/data/x", "login1:/data/x looks like a path on another host"),
+        ("dataset", "it names no dataset"),
+        ("dataset a/b", "a/b is no name of a dataset"),
+        ("dataset a@", "a@ is no name of a dataset"),
+        ("stage_out", "it names no output"),
+        ("stage_out x", "it does not say where"),
+        ("stage_out x to", "'to' names no destination"),
+        ("stage_out x y", "after x comes y"),
+        ("stage_out my data to y", "after my comes data"),
+        ("stage_out x to y on", "'on' is followed by nothing"),
+        ("stage_out x to y on failed", "'on' is followed by failed, did you mean failure?"),
+        ("stage_out x to y z", "z is not expected there"),
+        ("stage_out /x to y", "/x is not below $BURST_OUT"),
+        ("stage_out ~/x to y", "${HOME}/x is not below $BURST_OUT"),
+        ("stage_out a/../../x to y", "a/../../x leads out of $BURST_OUT by '..'"),
+        ("stage_out $BURST_OUT/../x to y", "${BURST_OUT}/../x leads out of $BURST_OUT by '..'"),
+        ("stage_out a/$BURST_OUT to y", "a/${BURST_OUT} has a variable within"),
+        ("stage_out x to y*", "a destination has no wildcards"),
+        ("scratch", "it names no size"),
+        ("scratch 10", "10 is no size"),
+        ("scratch 0G", "0G is no size"),
+        ("scratch lots", "lots is no size"),
+    ],
+)
+def test_what_is_wrong(line: str, says: str) -> None:
+    assert wrong(f"#BURST {line}") == says
+
+
+def test_lines_that_contradict_each_other() -> None:
+    assert wrong("#BURST stage_in a/x", "#BURST stage_in b/x") == "line 2 has an input x already"
+    assert wrong("#BURST stage_in a/x", "#BURST dataset x") == "line 2 has an input x already"
+    assert wrong("#BURST scratch 1G", "#BURST scratch 2G") == "line 2 asks for scratch already"
+    assert wrong("#BURST stage_out x to y", "#BURST stage_out ./x to y on success") == "an earlier line says the same"
+    assert wrong("#BURSTING with data") == "there is no blank after #BURST"
+
+
+def test_every_fault_is_told_and_what_is_right_is_kept() -> None:
+    found, faults = parse("#BURST stage_in\n#BURST stage_in ok\n#BURST scratch x\n")
+    assert [f.line for f in faults] == [1, 3]
+    assert str(faults[0]) == (
+        "line 1: #BURST stage_in: it names no source; write #BURST stage_in SOURCE [as NAME] [read_only|copy]"
+    )
+    assert [s.name for s in found.stage_in] == ["ok"]
+
+
+def test_help_is_whole_and_its_examples_are_right() -> None:
+    [fault] = parse("#BURST help")[1]
+    assert fault.allowed == help_text()
+    examples = [line.strip() for line in help_text().splitlines() if line.startswith("  #BURST")][-4:]
+    found = read(*examples)
+    assert [s.name for s in found.stage_in] == ["hg38.fa", "runs"]
+    assert [s.destination for s in found.stage_out] == ["results/${j}", "s3://lab/job-${j}"]
+
+
+def test_where_slurm_has_put_its_symbols_in() -> None:
+    [one] = parse("#!/bin/sh\n#BURST stage_in 100%.csv\n", replaced=True)[0].stage_in
+    assert one.source == "100%.csv"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "work_dir", "expected"),
+    [
+        ("a b", "/w", "/w/a b"),
+        ("/a", "/w", "/a"),
+        ("${HOME}/x", "/w", "/home/ada/x"),
+        ("x-${j}", "/w", "/w/x-7"),
+        ("x-${a}", "/w", None),
+        ("a[*]", "/w*", "/w*/a*"),
+        ("a[*]*", "/w*", "/w[*]/a[*]*"),
+        ("s3://b/${u}/x", "/w", "s3://b/a[d]a/x"),
+        ("out/*.csv", "", "out/*.csv"),
+        ("out/[$]x", "", "out/$x"),
+    ],
+)
+def test_resolve(pattern: str, work_dir: str, expected: str | None) -> None:
+    assert resolve(pattern, {"HOME": "/home/ada", "j": "7", "u": "a[d]a"}, work_dir) == expected
+
+
+@given(st.text(), st.booleans())
+def test_parse_never_raises(text: str, replaced: bool) -> None:
+    parse(text, replaced=replaced)
+    parse("#BURST " + text, replaced=replaced)
+
+
+NASTY = st.text(st.sampled_from("ab /'\"\\$`*?[]!-^~#%{}=\n\t\x00:@.é\udcff\ud800" + "stage_in"), max_size=40)
+DIRECTIVE = st.sampled_from(["stage_in", "stage_out", "dataset", "scratch", "help", ""])
+
+
+@given(DIRECTIVE, NASTY)
+def test_nor_on_nasty_lines_and_what_is_right_reads_back(directive: str, text: str) -> None:
+    found, _ = parse(f"#BURST {directive} {text}")
+    again, faults = parse(unparse(found))
+    assert faults == ()
+    assert again == _unnumbered(found, again)
+
+
+def _unnumbered(found: Directives, like: Directives) -> Directives:
+    """The same directives on the lines of the other."""
+    return replace(
+        found,
+        stage_in=tuple(replace(a, line=b.line) for a, b in zip(found.stage_in, like.stage_in, strict=True)),
+        stage_out=tuple(replace(a, line=b.line) for a, b in zip(found.stage_out, like.stage_out, strict=True)),
+    )
+
+
+names = (
+    st.binary(min_size=1, max_size=30)
+    .filter(lambda b: b"\0" not in b)
+    .map(lambda b: b.decode("utf-8", "surrogateescape"))
+)
+
+
+@given(names)
+def test_any_name_can_be_written(name: str) -> None:
+    [word] = split(quote(name))
+    assert word.text == name == canonical(name)
+    assert word.pattern == escape(name)
+    assert literal(word.pattern) == name
+    [again] = split(written(escape(name)))
+    assert again.pattern == escape(name)
+    line = f"#BURST stage_in {quote('/data/' + name)} as x\n"
+    assert parse(line) == (Directives((StageIn(escape("/data/" + name), "x", R, 1),)), ())
+
+
+@given(st.text(string.ascii_letters + "*?[]!-. ", max_size=12), st.text(string.ascii_letters + "*?[]!-. ", max_size=12))
+def test_an_unquoted_pattern_means_what_fnmatch_means(pattern: str, name: str) -> None:
+    words = split(pattern.replace(" ", "\\ "))
+    if words:
+        assert fnmatch.fnmatchcase(name, words[0].pattern) == fnmatch.fnmatchcase(name, pattern)

@@ -1,0 +1,160 @@
+"""What a job needs of nodes of a shape: how many, and what each gives or lacks. And feature expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burstd.domain.slurm.shape import Gres, Shape
+from burstd.planner.demand.feature_expression import parse, split
+from burstd.planner.demand.gres import GresCount, lacking_gres, without
+from burstd.planner.demand.job_requirements import Defaults, Share, need
+
+from .worlds import V100, job
+
+GPU = Shape(16, 64_000, V100)
+SMALL = Shape(4, 8000)
+
+
+@pytest.mark.parametrize(
+    ("case", "asked", "shape", "expected"),
+    [
+        ("one CPU", {}, SMALL, (1, Share(1, 0))),
+        ("tasks spread over as many nodes as it takes", {"cpus": 10}, SMALL, (3, Share(4, 0))),
+        ("the fewest nodes asked for", {"cpus": 4, "nodes": 2}, SMALL, (2, Share(2, 0))),
+        ("CPUs of each node", {"cpus": 2, "nodes": 2, "cpus_per_node": 3}, SMALL, (2, Share(3, 0))),
+        ("memory of each node", {"memory_mib": 8000}, SMALL, (1, Share(1, 8000))),
+        ("memory of each CPU", {"cpus": 2, "memory_mib": 3000, "memory_per_cpu": True}, SMALL, (1, Share(2, 6000))),
+        (
+            "memory of each CPU spreads the CPUs",
+            {"cpus": 4, "memory_mib": 4000, "memory_per_cpu": True},
+            SMALL,
+            (2, Share(2, 8000)),
+        ),
+        ("GPUs of each node", {"gres_per_node": (Gres("gpu", "", 2),)}, GPU, (1, Share(1, 0, (Gres("gpu", "", 2),)))),
+        (
+            "GPUs of the job, spread",
+            {"gres_per_job": (Gres("gpu", "v100", 6),)},
+            GPU,
+            (2, Share(1, 0, (Gres("gpu", "v100", 3),))),
+        ),
+        ("counts of features make nodes", {"constraint": "[a*2&b*3]"}, SMALL, (5, Share(1, 0))),
+    ],
+)
+def test_nodes_of_a_shape(case: str, asked: dict[str, Any], shape: Shape, expected: tuple[int, Share]) -> None:
+    wanted = need(job(**asked))
+    nodes = wanted.nodes_of(shape)
+    assert isinstance(nodes, int), case
+    assert (nodes, wanted.share(nodes)) == expected, case
+
+
+@pytest.mark.parametrize(
+    ("case", "asked", "shape", "lacking"),
+    [
+        ("CPUs of one node", {"cpus": 8, "cpus_per_node": 8}, SMALL, "8 CPUs (it has 4)"),
+        ("memory", {"memory_mib": 9000}, SMALL, "9000 MiB of memory (it has 8000)"),
+        (
+            "memory of a CPU",
+            {"memory_mib": 9000, "memory_per_cpu": True},
+            SMALL,
+            "9000 MiB for each CPU (it has 8000 MiB)",
+        ),
+        ("a GPU", {"gres_per_node": (Gres("gpu", "", 1),)}, SMALL, "gpu:1 (it has none)"),
+        ("a GPU of the type", {"gres_per_node": (Gres("gpu", "a100", 1),)}, GPU, "gpu:a100:1 (it has none)"),
+        ("enough GPUs", {"gres_per_node": (Gres("gpu", "v100", 5),)}, GPU, "gpu:v100:5 (it has 4)"),
+        ("GPUs at all", {"gres_per_job": (Gres("gpu", "", 5),)}, SMALL, "gpu:5 (it has none)"),
+        ("room on the most nodes", {"cpus": 10, "nodes_max": 2}, SMALL, "5 CPUs on 2 node(s)"),
+    ],
+)
+def test_what_a_shape_lacks(case: str, asked: dict[str, Any], shape: Shape, lacking: str) -> None:
+    assert need(job(**asked)).nodes_of(shape) == lacking, case
+
+
+def test_the_partitions_default_memory() -> None:
+    assert need(job(cpus=2), Defaults(1000, memory_per_cpu=True)).share(1) == Share(2, 2000)
+    assert need(job(memory_mib=1), Defaults(1000)).share(1) == Share(1, 1)
+
+
+@given(st.integers(1, 500), st.integers(1, 20), st.integers(1, 64))
+def test_the_nodes_give_all_cpus_that_are_asked_for(cpus: int, nodes: int, each: int) -> None:
+    wanted = need(job(cpus=cpus, nodes=nodes))
+    count = wanted.nodes_of(Shape(each, 1000))
+    assert isinstance(count, int)
+    assert count >= nodes
+    assert count * wanted.share(count).cpus >= cpus
+    assert wanted.share(count).cpus <= each
+
+
+def test_gres_without_a_type_take_what_is_left_over() -> None:
+    there = GresCount((Gres("gpu", "v100", 2), Gres("gpu", "a100", 1)))
+    both = (Gres("gpu", "", 2), Gres("gpu", "v100", 1))
+    assert lacking_gres(there, both) == ""
+    assert lacking_gres(there, (Gres("gpu", "", 3), Gres("gpu", "v100", 1))) == "gpu:3 (it has 3)"
+    left = without(there, both)
+    assert left == {("gpu", "v100"): 0, ("gpu", "a100"): 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "yes", "no"),
+    [
+        ("", [set()], []),
+        ("a", [{"a"}, {"a", "b"}], [{"b"}]),
+        ("a&b", [{"a", "b"}], [{"a"}]),
+        ("a|b", [{"a"}, {"b"}], [{"c"}]),
+        ("a|b&c", [{"a", "c"}, {"b", "c"}], [{"a"}]),
+        ("a|(b&c)", [{"a"}, {"b", "c"}], [{"b"}]),
+        ("a & (b|c)", [{"a", "c"}], [{"a"}]),
+        ("[a|b]", [{"a"}, {"b"}], [{"c"}]),
+        ("c&[a|b]", [{"a", "c"}], [{"a"}, {"c"}]),
+        ("a*1", [{"a"}], [{"b"}]),
+        ("rack=1&x86-64.v3", [{"rack=1", "x86-64.v3"}], [{"rack=1"}]),
+    ],
+)
+def test_one_node_meets_a_constraint(text: str, yes: list[set[str]], no: list[set[str]]) -> None:
+    constraint = parse(text)
+    assert not constraint.problem
+    assert all(constraint.of_one_node(features) for features in yes)
+    assert not any(constraint.of_one_node(features) for features in no)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a&", "it ends too early"),
+        ("(a", "it ends too early"),
+        ("[a|b", "it ends too early"),
+        ("a)", "unexpected ')'"),
+        ("!a", "unexpected '!'"),
+        ("a,b", "unexpected ','"),
+        ("a*b", "'b' is not a number of nodes"),
+        ("a*0", "'0' is not a number of nodes"),
+        ("(a*2)*3", "a count of counts"),
+        ("(a]", "')' expected, not ']'"),
+        ("&".join(["[a|b]"] * 7), "it has too many alternatives"),
+    ],
+)
+def test_what_is_not_understood_holds_for_no_node(text: str, problem: str) -> None:
+    constraint = parse(text)
+    assert constraint.problem == f"the constraint {text!r} is not understood: {problem}"
+    assert not constraint.of_one_node({"a", "b"})
+    assert not constraint.may_use({"a", "b"})
+
+
+def test_counts_say_how_many_nodes_of_which_kind() -> None:
+    [alternative] = parse("c&[a*2&(b|d)*1]").alternatives
+    found = split(alternative, 4)
+    assert [count for count, _ in found] == [2, 1, 1]
+    assert [e.holds({"c", "d"}) for _, e in found] == [False, True, True]
+    assert parse("a*3").fewest_nodes == 3
+    assert [len(a) for a in parse("[a|b*2]").alternatives] == [1, 1]
+
+
+@given(st.text(alphabet="ab&|*()[]2 !", max_size=12))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    constraint = parse(text)
+    assert constraint.fewest_nodes >= 1
+    if constraint.problem:
+        assert not constraint.of_one_node({"a", "b"})

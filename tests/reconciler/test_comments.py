@@ -1,0 +1,375 @@
+"""What stands in jobs' comments, and how seldom it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, cast
+
+import pytest
+
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import PolicyFailed, Remark
+from burstd.domain.plugins.scheduler import Scheduler
+from burstd.domain.slurm.comment import joined, split
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
+from burstd.planner.explain.job_comment import MOST_LETTERS, Line, Lines, price_text
+from burstd.planner.offers.offers import next_breaker
+from burstd.planner.policy_chain import make_target
+from burstd.reconciler.pollers import job_comments
+from burstd.reconciler.pollers.job_comments import Comments
+from burstd.reconciler.quarantine import Holds
+from tests.planner.worlds import NOW, claim, job, node, offer, world
+from tests.virtual.clock import VirtualClock
+
+
+@pytest.mark.parametrize(
+    ("comment", "users", "ours"),
+    [
+        ("", "", ""),
+        ("burstd: waits: x", "", "waits: x"),
+        ("for the paper -- burstd: no", "for the paper -- burstd: no", ""),
+        ("burst: mem=3", "burst: mem=3", ""),
+        ("Burst:mem=3 -- burstd: waits: x -- y", "Burst:mem=3", "waits: x -- y"),
+        ("burst: a -- b -- burstd: c", "burst: a -- b", "c"),
+    ],
+)
+def test_whose_words_are_whose(comment: str, users: str, ours: str) -> None:
+    assert split(comment) == (users, ours)
+    assert joined(users, ours) == comment
+    assert joined(users, "") == users
+
+
+def line(snapshot: Snapshot, job_id: str = "1", ours: str = "") -> Line | None:
+    found = make_target(snapshot, ())
+    assert isinstance(snapshot.slurm, SlurmView)
+    row = next(j for j in snapshot.slurm.jobs if j.id == job_id)
+    return Lines(snapshot, Plan((), found, found.remarks)).of(row, ours)
+
+
+GANG = tuple(claim(f"cpu{n}", S.BOOTING if n < 3 else S.PROVING, jobs=("1",), gang="1") for n in (1, 2, 3, 4))
+BROKEN = next_breaker(None, offer(), "capacity", NOW, "none left")
+STOCKOUT = (
+    "waits: no offer for pool cpu can be used now: sky/r1/a/small/on-demand: failed 1 time(s) (capacity),"
+    " tried again at 13:48 UTC"
+)
+LINES: list[tuple[str, Snapshot, str, str]] = [
+    ("new", world(job()), "coming", "node cpu1 is being started, about 1 min"),
+    ("booting", world(job(), claims=(claim("cpu2", S.BOOTING, jobs=("1",), created=NOW - 5),)), "coming",
+     "node cpu2 is booting, about 1 min"),
+    ("late", world(job(), claims=(claim("cpu2", S.PROVING, jobs=("1",), created=NOW - 900),)), "coming",
+     "node cpu2 is being checked"),
+    ("gang", world(job(nodes=4, cpus=16), claims=GANG), "coming",
+     "nodes cpu1, cpu2, cpu3 and 1 more are booting"),
+    ("open", world(job(), claims=(claim("cpu2", S.OPEN),)), "soon",
+     "starts soon: it has room on cpu2, which is up and open to it"),
+    ("held", world(job(reason="JobHeldUser")), "waits", "waits: its user holds it (Slurm: JobHeldUser)"),
+    ("begin", world(job(eligible=NOW + 90)), "waits", "waits: its begin time is at 13:49 UTC"),
+    ("stockout", world(job(), breakers=(BROKEN,)), "waits",
+     STOCKOUT),
+    ("impossible", world(job(cpus=9, cpus_per_node=9)), "never",
+     "never starts as it is: no pool and no other node of burst can run it: pool cpu lacks 9 CPUs (it has 4)"),
+    ("array", world(job(tasks=9, array_tasks="1-9", cpus=4)), "soon",
+     "starts soon: 4 task(s) have 4 new node(s): cpu1, cpu2, cpu3, cpu4; 5 task(s) wait: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("snapshot", "kind", "text"), [row[1:] for row in LINES], ids=[row[0] for row in LINES])
+def test_what_a_waiting_job_is_told(snapshot: Snapshot, kind: str, text: str) -> None:
+    found = line(snapshot)
+    assert found is not None
+    assert found.kind == kind
+    assert found.text.startswith(text), found.text
+
+
+def started(state: JobState = JobState.RUNNING, **fields: Any) -> Snapshot:
+    on = (claim("cpu1", S.OPEN), claim("cpu2", S.OPEN, offer=offer(price="0.25")))
+    return world(job(state=state, reason="", **fields), claims=on, nodes=(node("op1"),))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "ours", "text"),
+    [
+        (started(node_list=("cpu1",)), "waits: x", "on cpu1 (sky, 1.00 EUR/h)"),
+        (started(node_list=("cpu1", "cpu2")), "", "on cpu1, cpu2 (sky, 1.25 EUR/h)"),
+        (started(node_list=("op1",)), "node cpu1 is booting", ""),
+        (started(node_list=("op1",)), "", None),
+        (started(node_list=("cpu1",)), "spot machine of cpu1 ends; Slurm does not requeue it: no", None),
+        (started(JobState.COMPLETING, node_list=("cpu1",)), "waits: x", None),
+    ],
+)
+def test_what_stands_there_once_it_has_started(snapshot: Snapshot, ours: str, text: str | None) -> None:
+    found = line(snapshot, ours=ours)
+    assert (found.text if found is not None else None) == text
+
+
+def test_what_a_cloud_answered_is_not_for_everybody() -> None:
+    words = "User: arn:aws:iam::1:user/burstd may not do ec2:RunInstances in 5 min"
+    broken = next_breaker(None, offer(), "auth", NOW, words)
+    found = line(world(job(), breakers=(broken,)))
+    assert found is not None
+    assert "failed 1 time(s) (auth), tried again at" in found.text
+    assert "arn" not in found.text
+
+    base = world(job())
+    silent = replace(base, clouds={"sky": replace(base.clouds["sky"], offers=Unavailable(words, NOW))})
+    found = line(silent)
+    assert found is not None
+    assert found.text.endswith("sky: its offers could not be read")
+
+    failed = replace(make_target(base, ()), failed=(PolicyFailed("names", words),))
+    held = Remark("names", "job:1", "wait", f"the policy failed: {words}")
+    told = Lines(base, Plan((), failed, (held,))).of(job(), "")
+    assert told is not None
+    assert told.text == "waits: the policy failed"
+
+
+def test_a_line_is_one_and_not_too_long() -> None:
+    snapshot = world(job())
+    said = Remark("x", "job:1", "wait", "a\n" + "b" * 500)
+    found = Lines(snapshot, Plan(remarks=(said,))).of(job(), "")
+    assert found is not None
+    assert found.text.startswith("waits: a bbb")
+    assert found.text.endswith("...")
+    assert len(found.text) == MOST_LETTERS
+    assert Lines(snapshot, Plan()).of(job(), "") is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("it goes on in 59 s", "it goes on at 13:48 UTC"),
+        ("one is started in 2 min 20 s", "one is started at 13:49 UTC"),
+        ("tried again in 1 h", "tried again at 14:47 UTC"),
+        ("its begin time is in 3 d 2 h", "its begin time is on 1970-01-15 at 15:47 UTC"),
+        ("in 3 nodes, in about 5 min", "in 3 nodes, in about 5 min"),
+    ],
+)
+def test_times_are_of_the_clock(reason: str, text: str) -> None:
+    found = Lines(world(job()), Plan(remarks=(Remark("x", "job:1", "wait", reason),))).of(job(), "")
+    assert found is not None
+    assert found.text == f"waits: {text}"
+
+
+@pytest.mark.parametrize(
+    ("price", "text"), [("0", "0.00"), ("0.4161", "0.42"), ("12", "12.00"), ("0.0062000", "0.0062")]
+)
+def test_a_price_is_short(price: str, text: str) -> None:
+    assert price_text(Decimal(price)) == text
+
+
+class Slurm:
+    """Takes comments, and what the queue shows is kept by the test."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[tuple[str, ...], str]] = []
+        self.there: dict[str, str] = {}
+        self.raises: Exception | None = None
+
+    def job_comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        return {row: text for row, text in self.there.items() if row in job_ids or row.partition("_")[0] in job_ids}
+
+    def set_comment(self, job_ids: Collection[str], text: str) -> None:
+        self.calls.append((tuple(job_ids), text))
+        if self.raises is not None:
+            raise self.raises
+
+
+class Lane:
+    """Workers that work when ``go`` is called."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def submit(
+        self,
+        _lane: str,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        quiet: Callable[[Any], bool] | None = None,
+        user: int | None = None,
+    ) -> None:
+        assert quiet is not None
+        assert quiet(None)
+        assert user is None
+        self.waiting.append((work, done))
+
+    def post(self, _done: Callable[[], None]) -> None:
+        raise AssertionError
+
+    def drain(self, _broke: object = None) -> int:
+        raise AssertionError
+
+    def go(self) -> None:
+        for work, done in self.waiting:
+            done(work())
+        self.waiting.clear()
+
+
+class Desk:
+    """Comments on a Slurm whose queue shows what was written."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.slurm, self.lane = Slurm(), Lane()
+        self.jobs = jobs
+        self.meanwhile: dict[str, str] = {}
+        """What users write between burstd's look and its command."""
+        self.anew()
+
+    def anew(self) -> None:
+        """As after a restart of burstd."""
+        self.desk = Comments(cast("Scheduler", self.slurm), self.lane, Holds(VirtualClock()))
+
+    def loop(self, at: float, **words: str) -> Sequence[tuple[tuple[str, ...], str]]:
+        """One loop at this time, in which the jobs are said to wait for these reasons; what was written."""
+        self.slurm.calls.clear()
+        remarks = tuple(Remark("x", f"job:{name.removeprefix('j')}", *_verdict(text)) for name, text in words.items())
+        snapshot = world(*self.jobs)
+        assert isinstance(snapshot.slurm, SlurmView)
+        snapshot = replace(snapshot, now=NOW + at, slurm=replace(snapshot.slurm, read=NOW + at - 0.1))
+        self.desk.step(snapshot, Plan(remarks=remarks))
+        self.slurm.there = {j.id: j.comment for j in self.jobs} | self.meanwhile
+        self.lane.go()
+        if self.slurm.raises is None:
+            texts = {job_id.partition("_[")[0]: text for ids, text in self.slurm.calls for job_id in ids}
+            self.jobs = tuple(replace(j, comment=texts.get(j.id, j.comment)) for j in self.jobs)
+        return list(self.slurm.calls)
+
+
+def _verdict(text: str) -> tuple[str, str]:
+    verdict, found, reason = text.partition("!")
+    return (verdict, reason) if found else ("wait", text)
+
+
+def test_jobs_with_the_same_line_share_a_command() -> None:
+    desk = Desk(
+        job("1", priority=1), job("2", priority=9), job("3", array_tasks="4-6,9", tasks=4, priority=5),
+        job("4", comment="burst: mem=3", priority=8), job("5", comment="my own"), job("6", partitions=("onprem",)),
+    )  # fmt: skip
+    assert desk.loop(0, j1="full", j2="full", j3="full", j4="full", j5="full", j6="full") == [
+        (("2", "3_[4-6,9]", "1"), "burstd: waits: full"),
+        (("4",), "burst: mem=3 -- burstd: waits: full"),
+    ]
+    assert desk.loop(2, j1="full", j2="full", j3="full", j4="full", j5="full", j6="full") == []
+
+
+def test_the_same_kind_of_line_is_written_seldom() -> None:
+    desk = Desk(job("1"))
+    assert desk.loop(0, j1="5 before it")
+    assert not desk.loop(job_comments.NUMBERS_S - 1, j1="4 before it")
+    assert desk.loop(job_comments.NUMBERS_S, j1="4 before it")
+    assert not desk.loop(job_comments.NUMBERS_S + job_comments.WORDS_S - 1, j1="a limit")
+    assert desk.loop(job_comments.NUMBERS_S + job_comments.WORDS_S, j1="a limit")
+    assert desk.loop(job_comments.NUMBERS_S + job_comments.WORDS_S + 1, j1="impossible!too big") == [
+        (("1",), "burstd: never starts as it is: too big")
+    ]
+
+
+def test_a_restart_writes_nothing_anew() -> None:
+    desk = Desk(job("1"), job("2"))
+    desk.loop(0, j1="5 before it", j2="a limit")
+    desk.anew()
+    assert desk.loop(2, j1="4 before it", j2="a limit") == []
+    assert desk.loop(4, j1="4 before it", j2="full") == [(("2",), "burstd: waits: full")]
+
+
+def test_a_comment_that_its_user_sets_is_his_from_then_on() -> None:
+    desk = Desk(job("1"))
+    desk.loop(0, j1="full")
+    desk.jobs = (replace(desk.jobs[0], comment="mine"),)
+    assert desk.loop(2, j1="a limit") == []
+    assert desk.loop(999, j1="impossible!too big") == []
+    desk.jobs = (replace(desk.jobs[0], comment="burst: mem=1"),)
+    assert desk.loop(1000, j1="a limit") == [(("1",), "burst: mem=1 -- burstd: waits: a limit")]
+
+
+def test_what_somebody_writes_meanwhile_stays() -> None:
+    desk = Desk(job("1"), job("2"), job("3"))
+    desk.meanwhile = {"2": "step 1 of 3"}
+    assert desk.loop(0, j1="full", j2="full", j3="full") == [(("1", "3"), "burstd: waits: full")]
+    desk.jobs = tuple(replace(j, comment=desk.meanwhile.get(j.id, j.comment)) for j in desk.jobs)
+    desk.meanwhile = {"1": "mine", "3": "burst: mem=3"}
+    assert desk.loop(60, j1="a limit", j2="a limit", j3="a limit") == []
+    desk.jobs = tuple(replace(j, comment=desk.meanwhile.get(j.id, j.comment)) for j in desk.jobs)
+    desk.meanwhile = {}
+    assert desk.loop(62, j1="a limit", j2="a limit", j3="a limit") == [
+        (("3",), "burst: mem=3 -- burstd: waits: a limit")
+    ]
+
+
+def test_a_task_that_has_left_its_arrays_row_keeps_its_comment() -> None:
+    """What is written to a task that is named in brackets reaches it wherever it stands."""
+    desk = Desk(job("9", array_tasks="1-3", tasks=3, array_job_id="9"))
+    desk.meanwhile = {"9_2": "mine"}
+    assert desk.loop(0, j9="full") == []
+    desk.jobs = (
+        job("9", array_tasks="1,3", tasks=2, array_job_id="9"),
+        job("9_2", comment="mine", array_job_id="9"),
+    )
+    assert desk.loop(2, j9="full", j9_2="full") == [(("9_[1,3]",), "burstd: waits: full")]
+
+
+def test_where_nothing_was_written_nothing_is_known_of_slurms_speed() -> None:
+    desk = Desk(*(job(str(n), priority=-n) for n in range(99)))
+    words = {f"j{n}": chr(ord("a") + n) for n in range(99)}
+    desk.meanwhile = {str(n): "mine" for n in range(99)}
+    assert desk.loop(0, **words) == []
+    desk.meanwhile = {}
+    assert len(desk.loop(2, **words)) == job_comments.FEWEST_COMMANDS
+
+
+def test_a_loop_writes_so_many_and_the_most_urgent_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_comments, "FEWEST_COMMANDS", 2)
+    monkeypatch.setattr(job_comments, "MOST_JOBS", 3)
+    desk = Desk(*(job(str(n), priority=n) for n in range(1, 7)))
+    words = {"j1": "impossible!no", "j2": "a", "j3": "b", "j4": "b", "j5": "b", "j6": "c"}
+    assert desk.loop(0, **words) == [(("1",), "burstd: never starts as it is: no"), (("6",), "burstd: waits: c")]
+    assert desk.loop(2, **words) == [(("5", "4", "3"), "burstd: waits: b")]
+    assert desk.loop(4, **words) == [(("2",), "burstd: waits: a")]
+    assert desk.loop(6, **words) == []
+
+
+@pytest.mark.parametrize(("each_s", "more"), [(0.02, 25), (0.3, job_comments.FEWEST_COMMANDS)])
+def test_as_many_commands_as_there_is_time_for(each_s: float, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_s = 0.25
+    clock = iter((0.0, read_s, read_s + job_comments.FEWEST_COMMANDS * each_s, 0.0, read_s, read_s + 1.0))
+    monkeypatch.setattr("burstd.reconciler.pollers.job_comments.perf_counter", lambda: next(clock))
+    desk = Desk(*(job(str(n)) for n in range(99)))
+    words = {f"j{n}": chr(ord("a") + n) for n in range(99)}
+    assert len(desk.loop(0, **words)) == job_comments.FEWEST_COMMANDS
+    assert not desk.loop(2, **words), "slurmctld has a rest after it was asked"
+    assert len(desk.loop(1 + job_comments.PAUSES * read_s, **words)) == more
+
+
+def test_a_long_queue_is_looked_at_seldom_and_the_hopeless_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_comments, "PAUSE_S", 10.0)
+    monkeypatch.setattr(job_comments, "MOST_LOOKED_AT", 1)
+    desk = Desk(job("1", priority=1), job("2", priority=2), job("3", priority=3))
+    assert desk.loop(0, j1="a", j2="b", j3="c") == [(("3",), "burstd: waits: c")]
+    assert desk.loop(29, j1="a", j2="b", j3="c") == []
+    assert desk.loop(29.5, j1="impossible!no", j2="b", j3="c") == [(("1",), "burstd: never starts as it is: no")]
+    assert desk.loop(59, j1="impossible!no", j2="b", j3="c") == []
+    assert desk.loop(60, j1="impossible!no", j2="b", j3="c") == [(("2",), "burstd: waits: b")]
+
+
+def test_one_batch_at_a_time_and_a_refusal_stops_nothing() -> None:
+    desk = Desk(job("1"), job("2"))
+    desk.slurm.raises = SchedulerRefused("Invalid job id specified")
+    assert len(desk.loop(0, j1="a", j2="b")) == 2
+    desk.slurm.raises = SchedulerUnavailable("no answer")
+    assert len(desk.loop(job_comments.NUMBERS_S, j1="a", j2="b")) == 1
+    desk.slurm.raises = None
+    assert len(desk.loop(2 * job_comments.NUMBERS_S, j1="a", j2="b")) == 2
+    desk.slurm.there = {"3": ""}
+    for at, name in ((5000, "3"), (6000, "4")):
+        later = replace(world(job(name)), now=NOW + at)
+        desk.desk.step(later, Plan(remarks=(Remark("x", f"job:{name}", "wait", "c"),)))
+    assert len(desk.lane.waiting) == 1
+    desk.lane.go()
+    blind = replace(world(), slurm=Unavailable("timed out", 0))
+    desk.desk.step(blind, Plan())
+    assert not desk.lane.waiting

@@ -1,0 +1,108 @@
+"""Jobs that leave the queue are learned from, and nothing that is learned is lost with the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burstd.db import Store, StoreFull
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job_history import EndedJob
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.reconciler.pollers.job_history import HistoryDesk
+from burstd.reconciler.quarantine import Holds
+from tests.db.samples import ManualClock
+from tests.virtual.clock import VirtualClock
+
+BORN = 1_000_000.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "burstd.db", ManualClock()) as opened:
+        yield opened
+
+
+def runs(job_id: str = "1", **fields: Any) -> Job:
+    base = Job(
+        job_id, "ada", JobState.RUNNING, ("gpu",), BORN - 500, "train", "lab", nodes=2, cpus=8,
+        gres_per_node=(Gres("gpu", "v100", 2),), time_limit_s=3600.0, start=BORN - 300, eligible=BORN - 400,
+        node_list=("a", "b"),
+    )  # fmt: skip
+    return replace(base, **fields)
+
+
+def queue(at_s: float, *jobs: Job) -> SlurmView:
+    return SlurmView(jobs, {}, (), BORN + at_s)
+
+
+def desk(store: Store) -> HistoryDesk:
+    return HistoryDesk(store, lambda: {"burst1", "b"}, Holds(VirtualClock()))
+
+
+def learned(store: Store, *looks: SlurmView | Unavailable) -> tuple[EndedJob, ...]:
+    of = desk(store)
+    for slurm in looks:
+        of.look(slurm)
+    return store.ended_jobs(99)
+
+
+def test_a_job_that_ran_and_is_gone_has_ended(store: Store) -> None:
+    (found,) = learned(store, queue(0, runs()), queue(10))
+    assert found == EndedJob(
+        "1", "ada", "lab", "train", ("gpu",), 2, 8, 4, 3600.0, BORN - 400, BORN - 300, BORN + 10, burst=True
+    )  # fmt: skip
+    assert (found.run_s, found.wait_s) == (310, 100)
+
+
+@pytest.mark.parametrize(
+    ("case", "looks", "ends"),
+    [
+        ("still running", (queue(0, runs()), queue(10, runs())), []),
+        ("never ran", (queue(0, runs(state=JobState.PENDING, start=BORN + 5)), queue(10)), []),
+        ("begins anew", (queue(0, runs()), queue(10, runs(state=JobState.PENDING, restarts=1))), []),
+        ("slurm is away", (queue(0, runs()), Unavailable("no", BORN), queue(20)), [20]),
+        ("the same look twice", (queue(0, runs()), queue(0)), []),
+        ("it was completing, and slurm says since when",
+         (queue(0, runs()), queue(10, runs(state=JobState.COMPLETING, end=BORN + 4)), queue(20)), [4]),
+        ("nobody looked for as long as matters", (queue(0, runs()), queue(1000)), []),
+        ("nobody looked, but it ran for long", (queue(0, runs(start=BORN - 90_000)), queue(1000)), [500]),
+    ],
+)  # fmt: skip
+def test_what_is_learned(
+    store: Store, case: str, looks: tuple[SlurmView | Unavailable, ...], ends: list[float]
+) -> None:
+    assert [job.ended - BORN for job in learned(store, *looks)] == ends, case
+
+
+def test_predictions_survive_a_restart(store: Store) -> None:
+    some = [runs(str(n)) for n in range(20)]
+    before = desk(store)
+    before.look(queue(0, *some))
+    known = before.look(queue(10))
+    after = desk(store).history()
+    assert known == after
+    found = after.run_s(some[0])
+    assert found is not None
+    assert found.jobs == 20
+    assert found.seconds == pytest.approx(310)
+
+
+def test_what_cannot_be_written_is_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = desk(store)
+    of.look(queue(0, runs()))
+    with monkeypatch.context() as full:
+        full.setattr(store, "record_ended", _full)
+        with pytest.raises(StoreFull):
+            of.look(queue(10))
+    assert of.look(queue(12)) == desk(store).history()
+    assert [job.ended for job in store.ended_jobs(9)] == [BORN + 12]
+
+
+def _full(_: object) -> None:
+    raise StoreFull("no space")

@@ -1,0 +1,316 @@
+"""Policies on a running burstd: tried, taken, refused. The reconciler and the record are real, the site is virtual."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from burstd.api.answers.policies import policy_test_view
+from burstd.daemon.policy_reloader import PolicyDesk
+from burstd.daemon.settings_in_force import prepare, rules
+from burstd.domain.slurm.job import JobState
+from burstd.reconciler.policy_guard import for_trial
+from burstd.reconciler.reconciler import Reconciler
+from tests.crash.clouds import CLUSTER
+from tests.crash.world import World
+from tests.virtual.job import JobSpec
+
+SETTINGS = """\
+cluster = "{cluster}"
+[node]
+munge_key = "{folder}/munge.key"
+[policies]
+chain = ["idle", "nights"]
+folder = "{folder}/policies"
+timeout_s = 1.0
+[policies.idle]
+keep_alive_s = 60
+[providers.alpha]
+kind = "sandbox"
+token_file = "{folder}/munge.key"
+[providers.beta]
+kind = "sandbox"
+token_file = "{folder}/munge.key"
+[pools.cpu]
+nodes = "c[1-4]"
+partitions = ["burst"]
+cpus = 4
+memory = 8000
+offers = [{{ provider = "alpha", instance_types = ["cpu.*"] }}, {{ provider = "beta", instance_types = ["cpu.*"] }}]
+[pools.gpu]
+nodes = "g[1-3]"
+partitions = ["burst"]
+cpus = 4
+memory = 8000
+gres = "gpu:v100:2"
+offers = [{{ provider = "alpha", instance_types = ["gpu.*"] }}, {{ provider = "beta", instance_types = ["gpu.*"] }}]
+"""
+NIGHTS = """\
+from dataclasses import dataclass, replace
+from pydantic import BaseModel
+from burstd.domain.plugins.policy import PolicyPlugin, dropped
+
+class Settings(BaseModel):
+    shut: bool = True
+
+@dataclass(frozen=True)
+class Nights:
+    settings: Settings
+    name: str = "nights"
+
+    def evaluate(self, snapshot, target):
+        if not self.settings.shut:
+            return target
+        remarks = [r for want in target.wants for r in dropped(want, self.name, "nothing is booted at night")]
+        return replace(target, wants=(), remarks=(*target.remarks, *remarks))
+
+plugin = PolicyPlugin("nights", Settings, Nights)
+"""
+
+
+class Site:
+    """A virtual site, and burstd's settings and policies on a real disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder)
+        self.toml = folder / "burstd.toml"
+        self.nights = folder / "policies" / "nights.py"
+        self.nights.parent.mkdir(mode=0o755)
+        (folder / "munge.key").touch(mode=0o600)
+        self.write(self.toml, SETTINGS.format(cluster=CLUSTER, folder=folder))
+        self.write(self.nights, NIGHTS)
+        ready = prepare(self.toml)
+        self.reconciler.reload(rules(ready))
+        self.desk = PolicyDesk(ready, self.reconciler, self.world.store)
+
+    @property
+    def reconciler(self) -> Reconciler:
+        assert self.world.reconciler is not None
+        return self.world.reconciler
+
+    @staticmethod
+    def write(path: Path, text: str) -> None:
+        path.write_text(text)
+        path.chmod(0o644)
+
+    def change(self, path: Path, old: str, new: str) -> None:
+        text = path.read_text()
+        assert old in text
+        self.write(path, text.replace(old, new))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.world.kill()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("return target\n", "return target)\n", "nights.py:15: SyntaxError: unmatched ')'"),
+        ("class Nights", "class Nights(1)", "nights.py:9: TypeError: "),
+        ("plugin = ", "raise SystemExit\nplugin = ", "nights.py:19: SystemExit"),
+        ("plugin = ", "while True: pass\nplugin = ", "it took longer than 1 s and was interrupted"),
+        ("Nights)", "lambda _: Nights())", "the policy cannot be made: "),
+        ('"nights", Settings', '"days", Settings', "there is no policy 'nights'"),
+        ("shut: bool", "shut: int", "policies.nights.shut: must be a whole number"),
+    ],
+)
+def test_a_reload_of_a_broken_module_changes_nothing(site: Site, old: str, new: str, says: str) -> None:
+    world = site.world
+    site.change(site.toml, "[policies.idle]", "[policies.nights]\nshut = true\n[policies.idle]")
+    assert site.desk.reload("user:root").done
+    job = world.slurm.submit(JobSpec(run_s=60))
+    world.run(120)
+    before, modules = site.reconciler.rules, {n for n in sys.modules if n.startswith("_burstd_policies")}
+    site.change(site.nights, old, new)
+    site.change(site.toml, "keep_alive_s = 60", "keep_alive_s = 1")
+    if "shut: int" in new:
+        site.change(site.toml, "shut = true", "shut = 'x'")
+    result = site.desk.reload("user:root")
+    assert (result.done, result.changed) == (False, False)
+    assert says in result.text
+    assert site.reconciler.rules is before
+    assert {n for n in sys.modules if n.startswith("_burstd_policies")} == modules
+    assert [state.name for state in site.desk.states().policies[:2]] == ["idle", "nights"]
+    # The old one goes on with its work.
+    world.run(300)
+    assert (world.states(job), world.claims(), site.reconciler.alarm) == ([JobState.PENDING], (), "")
+    site.write(site.nights, NIGHTS.replace("= True", "= False"))
+    site.change(site.toml, "shut = true" if "shut: int" not in new else "shut = 'x'", "shut = false")
+    assert site.desk.reload("user:root").done
+    world.run(300)
+    assert world.states(job) == [JobState.COMPLETED]
+
+
+def test_what_those_on_disk_would_decide_is_told_and_not_done(site: Site) -> None:
+    world = site.world
+    world.slurm.submit(JobSpec(run_s=60))
+    world.run(30)
+    site.write(site.nights, NIGHTS.replace("= True", "= False"))
+    in_force = site.reconciler.rules
+    result = site.desk.attempt()
+    assert result.compared is not None
+    [change] = policy_test_view(*result.compared, world.clock.now()).changes
+    assert (change.kind, change.change, change.pool, change.nodes) == ("want", "comes", "cpu", 1)
+    world.run(60)
+    assert site.reconciler.rules is in_force
+    assert not world.made()
+    site.change(site.nights, "return target\n", "return 1 / 0\n")
+    result = site.desk.attempt()
+    assert result.compared is not None
+    view = policy_test_view(*result.compared, world.clock.now())
+    assert view.failed == [f"policy nights: {site.nights}:15: ZeroDivisionError: division by zero"]
+    site.change(site.nights, "class", "klass")
+    assert f"{site.nights}:5: SyntaxError" in site.desk.attempt().text
+
+
+def test_what_is_tried_may_import_when_it_is_asked(site: Site) -> None:
+    package = site.nights.parent / "dusk"
+    package.mkdir(mode=0o755)
+    text = NIGHTS.replace("nights", "dusk").replace("        if not", "        from .words import WORD\n        if not")
+    site.write(package / "__init__.py", text)
+    site.write(package / "words.py", "WORD = 1\n")
+    site.change(site.toml, '"nights"]', '"dusk"]')
+    result = site.desk.attempt()
+    assert result.compared is not None
+    assert result.compared[2].target.failed == ()
+
+
+def test_its_name_is_asked_for_once(site: Site) -> None:
+    names = """
+    @property
+    def name(self):
+        return NAMES.pop()
+"""
+    site.change(site.nights, '    name: str = "nights"\n', names)
+    site.change(site.nights, "class Settings", 'NAMES = ["nights"]\n\nclass Settings')
+    assert site.desk.reload("user:root").done
+    site.reconciler.step()
+    assert (site.desk.states().policies[1].name, site.reconciler.alarm) == ("nights", "")
+
+
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ("since: object = object()", "<object object at "),
+        ("when: Broken = Broken()", "RuntimeError: no words for it"),
+    ],
+)
+def test_settings_that_json_does_not_know_can_be_shown(site: Site, field: str, shown: str) -> None:
+    broken = "class Broken:\n    def __str__(self):\n        raise RuntimeError('no words for it')\n\n"
+    site.change(site.nights, "class Settings", broken + "class Settings")
+    site.change(
+        site.nights,
+        "    shut: bool",
+        f"    model_config = {{'arbitrary_types_allowed': True}}\n    {field}\n    shut: bool",
+    )
+    assert site.desk.reload("user:root").done
+    assert shown in str(site.desk.states().policies[1].settings)
+
+
+def test_one_that_hangs_holds_everything_and_is_told_with_its_line(site: Site) -> None:
+    world = site.world
+    first = world.slurm.submit(JobSpec(run_s=60))
+    site.change(site.nights, "        if not", "        while snapshot.slurm.jobs: pass\n        if not")
+    assert site.desk.reload("signal:HUP").done
+    site.reconciler.step()
+    assert site.reconciler.alarm == (
+        f"policy nights failed: {site.nights}:14: it took longer than 1 s and was interrupted; "
+        "it is asked again after 60 s"
+    )
+    state = site.desk.states().policies[1]
+    assert (state.name, state.place, state.failing) == ("nights", 2, True)
+    assert state.took_s is not None
+    assert state.took_s >= 1.0
+    # A mended one is asked at once, not after the minute.
+    site.write(site.nights, NIGHTS.replace("= True", "= False"))
+    assert site.desk.reload("signal:HUP").done
+    world.run(300)
+    assert (world.states(first), site.reconciler.alarm) == ([JobState.COMPLETED], "")
+
+
+def test_policies_are_listed_as_they_are_asked(site: Site) -> None:
+    """Those that count machines are asked after those that take machines away."""
+    site.change(site.toml, 'chain = ["idle", "nights"]', 'chain = ["limits", "idle", "nights"]')
+    assert site.desk.reload("user:root").done
+    found = [(s.name, s.place, s.hard) for s in site.desk.states().policies[:3]]
+    assert found == [("idle", 1, False), ("nights", 2, False), ("limits", 3, True)]
+
+
+def test_the_answer_says_what_has_changed(site: Site) -> None:
+    assert site.desk.reload("user:root").text == "nothing has changed"
+    site.change(site.toml, "keep_alive_s = 60", "keep_alive_s = 30")
+    site.change(site.toml, "[policies]", "[daemon]\nworkers = 3\n[policies]")
+    site.change(site.nights, "is booted", "starts")
+    states = site.desk.states()
+    assert states.unread == (str(site.nights),)
+    assert [(s.name, s.place, s.hard) for s in states.policies[:3]] == [
+        ("idle", 1, False), ("nights", 2, False), ("backlog", 0, False),
+    ]  # fmt: skip
+    found = site.desk.reload("user:root")
+    assert found.text == (
+        "policies.idle.keep_alive_s: 60 -> 30; daemon.workers: 8 -> 3 (waits for a restart); "
+        f"policy nights is read anew: {site.nights} has changed"
+    )
+    assert site.world.store.events(newest=True, limit=1)[0].reason == found.text
+    assert site.desk.states().unread == ()
+    # What waits for a restart is still to come.
+    assert site.desk.alarms == ("settings wait for 'systemctl restart burstd': daemon.workers",)
+    assert site.desk.reload("user:root").text == "daemon.workers: 8 -> 3 (waits for a restart)"
+    site.write(site.nights.with_name("days.py"), "oops\n")
+    site.change(site.toml, "workers = 3\n", "")
+    site.desk.reload("user:root")
+    assert not [*site.desk.alarms]
+    assert site.desk.states().warnings == (
+        f"{site.nights.with_name('days.py')}:1: NameError: name 'oops' is not defined",
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with a policy, installed in a folder of its own."""
+    place = tmp_path / "packages"
+    module, told = place / "site_of_ours" / "dusk.py", place / "site_of_ours-2.1.dist-info"
+    module.parent.mkdir(parents=True, mode=0o755)
+    for path, text in (
+        (module, NIGHTS.replace("nights", "dusk")),
+        (module.with_name("__init__.py"), ""),
+        (told / "METADATA", "Name: site-of-ours\nVersion: 2.1\n"),
+        (told / "entry_points.txt", "[burstd.policies]\ndusk = site_of_ours.dusk:plugin\n"),
+    ):
+        path.parent.mkdir(exist_ok=True)
+        Site.write(path, text)
+    monkeypatch.syspath_prepend(str(place))
+    yield module
+    for name in [n for n in sys.modules if n.partition(".")[0] == "site_of_ours"]:
+        del sys.modules[name]
+
+
+def test_of_an_upgraded_package_it_says_that_only_a_restart_takes_it(package: Path, site: Site) -> None:
+    site.change(site.toml, '"nights"]', '"dusk"]')
+    assert site.desk.reload("user:root").done
+    assert [(s.name, s.origin) for s in site.desk.states().policies[:2]][1] == ("dusk", "site-of-ours 2.1")
+    assert site.desk.states().restart == ()
+    Site.write(package, package.read_text() + "# upgraded\n")
+    says = (
+        f"{package} has changed since burstd started, and dusk goes on as it was; 'systemctl restart burstd' takes it"
+    )
+    assert site.desk.states().restart == (says,)
+    assert site.desk.reload("user:root").text == says
+
+
+def test_a_reload_tells_whose_jobs_share_no_machine(site: Site) -> None:
+    site.change(site.toml, '["idle", "nights"]', '["idle", "budget"]')
+    site.change(site.toml, "[policies.idle]", '[policies.budget.users."*"]\nlimit = 25\n[policies.idle]')
+    assert site.desk.reload("user:root").done
+    chain = for_trial(site.reconciler.rules.policies)
+    assert [getattr(policy, "payers", None) for policy in chain] == [
+        {"account": frozenset(), "user": frozenset()},
+        {"account": frozenset(), "user": frozenset("*")},
+    ]

@@ -1,0 +1,215 @@
+"""What staging as a whole does where its index cannot be used, which holds up nothing but staging."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from burstd.db import Store
+from burstd.domain.command import Evict
+from burstd.domain.plugins.stager import StagerPlugin
+from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.domain.staging import Piece, Tree
+from burstd.node.agent import NodeAgent
+from burstd.runtime.clock import SteadyClock
+from burstd.runtime.workers import ThreadWorkers
+from burstd.settings import Plugins, loads, resolve
+from burstd.slurm.commands.job_facts import JobFacts
+from burstd.slurm.commands.run import Commands
+from burstd.slurm.hooks.stage_server import StageCall
+from burstd.staging.controller.service import Around, StageRoom
+from burstd.staging.controller.tasks import Looked, Sent, StageFailed, Task
+from burstd.transfer.content_store.index import Index
+from burstd.transfer.content_store.manifest import object_key
+from staging.shared import SharedSettings
+from tests.crash.stage_world import POOLS
+from tests.transfer.memory import MemoryStager
+
+KEY = "ab" * 32
+TREE = Tree("in", KEY, (Piece(KEY, 0, 5),), 1, 5)
+DISK = 'kind = "shared"\npath = "{folder}"\n'
+LAUNCHED = (
+    'kind = "ssh"\npath = "/srv/burst"\nlaunch = [{{ provider = "sky", instance_types = ["c2.*"], image = "node" }}]\n'
+    '[providers.sky]\nkind = "sandbox"\nurl = "http://127.0.0.1:9"\ntoken_file = "/t"\n'
+)
+
+
+@pytest.mark.parametrize("store", [DISK, LAUNCHED], ids=["shared", "launched"])
+def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) -> None:
+    path = tmp_path / "stage-index.db"
+    (tmp_path / "store").mkdir()
+    settings = loads(
+        f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
+        f'[staging]\nstore = "near"\n[staging.stores.near]\n{store.format(folder=tmp_path / "store")}'
+    )
+    index = Index(path)
+    index.put("near", "in", {KEY: 5})
+    index.add_tree("near", TREE, [KEY], uid=4242, account="phys")
+    index.close()
+    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    clock, wake = SteadyClock(), threading.Event()
+    with ExitStack() as stack:
+        record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
+        workers = ThreadWorkers(wake.set, 4)
+        stack.callback(workers.close)
+        nobody = cast("Commands", None), cast("NodeAgent", None)  # no job has data, so nobody is asked
+        around = Around(record, workers, clock, *nobody, dict, lambda: None)
+        room = StageRoom(settings, chosen, around, stack)
+        # Another program at work on the file, or a disk without room, is told as an OperationalError like this one.
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("alter table trees rename to away")
+        unheard = Unavailable("not asked", 0.0)
+        room.step(unheard, ())
+        drained = 0
+        while drained < 2:
+            assert wake.wait(20)
+            wake.clear()
+            drained += workers.drain()
+        assert any("cannot be used" in text for text in room.alarms()), room.alarms()
+        said = room.do(Evict("unneeded", "", "ada"))
+        assert not said.done
+        assert "cannot be used" in said.text
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("alter table away rename to trees")
+        assert room.do(Evict("user", "4242", "ada")).text == "1 trees leave the store"
+        while any("cannot be used" in text for text in room.alarms()):
+            assert wake.wait(20)
+            wake.clear()
+            workers.drain()
+            room.step(unheard, ())
+
+
+class Sleeper(MemoryStager):
+    """A store that is woken by who asks it; counts how often it was looked through."""
+
+    awake = False
+    looked = 0
+
+    def free_bytes(self) -> int | None:
+        self.looked += 1
+        return None
+
+
+class Now:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+    wall = now
+
+
+def test_a_store_that_sleeps_is_looked_through_once_a_day(tmp_path: Path) -> None:
+    stager, clock, wake = Sleeper(), Now(), threading.Event()
+    settings = loads(
+        f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
+        f'[staging]\nstore = "near"\n[staging.stores.near]\n{DISK.format(folder=tmp_path)}'
+    )
+    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    chosen = replace(chosen, plugin=StagerPlugin("pod", SharedSettings, lambda *_: stager))
+    with ExitStack() as stack:
+        record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
+        workers = ThreadWorkers(wake.set, 4)
+        stack.callback(workers.close)
+        nobody = cast("Commands", None), cast("NodeAgent", None)
+        room = StageRoom(settings, chosen, Around(record, workers, clock, *nobody, dict, lambda: None), stack)
+
+        def looked(later_s: float, *, awake: bool = False) -> int:
+            clock.at += later_s
+            stager.awake = awake
+            room.step(Unavailable("not asked", 0.0), ())
+            while room._sweeping:
+                assert wake.wait(20)
+                wake.clear()
+                workers.drain()
+            return stager.looked
+
+        assert looked(0) == 1
+        assert looked(700) == 1
+        assert looked(700, awake=True) == 2
+        assert [looked(700) for _ in range(3)] == [2, 2, 2]
+        assert looked(86400) == 3
+
+
+class NoRoom:
+    """Transfers to a store that is ``full``; of job 7."""
+
+    full = True
+
+    def facts(self, job_id: str) -> JobFacts:
+        """See Transfers."""
+        return JobFacts(job_id, job_id, "bob", 3001, 3001, "", ("burst",), "PENDING", "0:0", (), "/home/bob", "", "")
+
+    def look(self, _task: Task) -> Looked:
+        """See Transfers."""
+        return Looked(5, 1, True)
+
+    def send(self, _task: Task) -> Sent:
+        """See Transfers."""
+        if self.full:
+            raise StageFailed("near: no space left on device", again=True, full=True)
+        return Sent({"x": TREE}, 5, 5, 1.0)
+
+    def nudge(self, _job_id: str) -> None:
+        """See Transfers."""
+
+
+def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_it_is_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stager, transfers, clock, wake = MemoryStager("near"), NoRoom(), Now(), threading.Event()
+    settings = loads(
+        f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
+        f'[staging]\nstore = "near"\n[staging.stores.near]\n{DISK.format(folder=tmp_path)}'
+    )
+    chosen = resolve(settings, Plugins.installed(), check_files=False).stores["near"]
+    chosen = replace(chosen, plugin=StagerPlugin("shared", SharedSettings, lambda *_: stager))
+    monkeypatch.setattr("burstd.staging.controller.service.HeadTransfers", lambda **_: transfers)
+    stager.put(object_key("in", KEY), b"cache")
+    index = Index(tmp_path / "stage-index.db")
+    index.put("near", "in", {KEY: 5})
+    index.add_tree("near", TREE, [KEY], uid=4242)
+    index.close()
+    with closing(sqlite3.connect(tmp_path / "stage-index.db")) as db:
+        db.execute("update objects set used = used - 1000")
+        db.commit()
+    clock.at = time.time() + 100
+    with ExitStack() as stack:
+        record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
+        workers = ThreadWorkers(wake.set, 4)
+        stack.callback(workers.close)
+        nobody = cast("Commands", None), cast("NodeAgent", None)
+        around = Around(record, workers, clock, *nobody, lambda: POOLS, lambda: None)
+        room = StageRoom(settings, chosen, around, stack)
+        text = "#!/bin/sh\n#BURST stage_in /x as x\n"
+        room.desk.hear(StageCall("data_in", "7", 3001, 3001, script="/s/job.7/script", text=text), lambda _: None)
+
+        def until(what: Callable[[], bool]) -> None:
+            end = time.monotonic() + 20
+            while not what():
+                assert time.monotonic() < end, (room.alarms(), record.stagings())
+                clock.at += 1
+                room.step(SlurmView((), {}, (), clock.at), ())
+                wake.wait(0.02)
+                workers.drain()
+
+        def alarm() -> bool:
+            return any("no room for job 7" in text for text in room.alarms())
+
+        until(lambda: not stager.held)
+        assert not alarm(), "there was something to evict"
+        until(alarm)
+        transfers.full = False
+        until(lambda: not alarm())
+        assert not record.stagings()[0].error

@@ -1,0 +1,53 @@
+"""Threads for calls, and what wakes the loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from burstd.runtime.workers import ThreadWorkers
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def woken() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def workers(woken: threading.Event) -> Iterator[ThreadWorkers]:
+    made = ThreadWorkers(woken.set, 1)
+    yield made
+    made.close()
+
+
+def test_what_is_no_news_wakes_nobody_and_comes_with_the_next_news(
+    workers: ThreadWorkers, woken: threading.Event
+) -> None:
+    """One lane of one thread: the second call is answered after the first."""
+    heard: list[object] = []
+    asleep: list[bool] = []
+    workers.submit("cloud:list", lambda: "", heard.append, lambda said: not said)
+    workers.submit("cloud:list", lambda: asleep.append(not woken.is_set()), lambda _: heard.append("asleep"))
+    assert woken.wait(WAIT_S)
+    assert workers.drain() == 1
+    assert heard == ["", "asleep"]
+    assert asleep == [True]
+
+
+@pytest.mark.parametrize("said", ["word", ""])
+def test_news_and_errors_wake(workers: ThreadWorkers, woken: threading.Event, said: str) -> None:
+    heard: list[object] = []
+
+    def work() -> str:
+        if not said:
+            raise OSError("no")
+        return said
+
+    workers.submit("cloud:list", work, heard.append, lambda word: not word)
+    assert woken.wait(WAIT_S)
+    assert workers.drain() == 1
+    assert len(heard) == 1

@@ -1,0 +1,94 @@
+"""Virtual machines: they boot, answer, run a slurmd, and die."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burstd.domain.errors import NodeNotReady, SchedulerUnavailable
+from burstd.domain.plugins.provider import Notice
+from burstd.planner.lifecycle.spot_notices import to_write
+from tests.virtual.clock import VirtualClock
+from tests.virtual.slurm import SimSlurm
+
+REGISTER_S = 0.3
+"""From the start of slurmd to its registration."""
+WATCH_S = 5.0
+"""How often a machine looks whether its cloud takes it back."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """One machine. ``answers_from`` in burstd's time; infinite: it hangs while booting."""
+
+    address: str
+    booted: float
+    answers_from: float
+    refused: str = ""
+    """What a proof finds wrong with it; empty: nothing."""
+    node: str = ""
+    """The name under which its slurmd runs; empty: none does."""
+    watches: bool = False
+    """It looks by itself whether its cloud takes it back."""
+    notice: Notice | None = None
+
+
+class Machines:
+    """All machines that run, by address."""
+
+    def __init__(self, clock: VirtualClock, slurm: SimSlurm) -> None:
+        self._clock = clock
+        self._slurm = slurm
+        self._running: dict[str, Machine] = {}
+
+    def boot(self, address: str, answers_in_s: float, *, refused: str = "") -> Machine:
+        """Switches a machine on."""
+        now = self._clock.now()
+        machine = self._running[address] = Machine(address, now, now + answers_in_s, refused)
+        return machine
+
+    def end(self, address: str) -> None:
+        """The machine is no more, and its slurmd with it. May be repeated."""
+        machine = self._running.pop(address, None)
+        if machine is not None and machine.node:
+            self._slurm.silence(machine.node, address)
+
+    def at(self, address: str) -> Machine | None:
+        """The machine that runs at this address, whether it answers or not."""
+        return self._running.get(address)
+
+    def reach(self, address: str) -> Machine:
+        """The machine, where it answers. Raises NodeNotReady."""
+        machine = self._running.get(address)
+        if machine is None or self._clock.now() < machine.answers_from:
+            raise NodeNotReady(f"nothing answers at {address or 'an address that is not known yet'}")
+        return machine
+
+    def announce(self, address: str, notice: Notice) -> None:
+        """The cloud takes the machine back: one that watches sees it and drains its node."""
+        machine = self._running.get(address)
+        if machine is not None:
+            machine.notice = notice
+            self._clock.at(self._clock.now() + WATCH_S, lambda: self._watch(machine))
+
+    def _watch(self, machine: Machine) -> None:
+        if self._running.get(machine.address) is not machine or machine.notice is None:
+            return
+        if not machine.watches or not machine.node:
+            return  # Seen when its watch begins.
+        try:
+            reason = to_write(next(n for n in self._slurm.nodes() if n.name == machine.node), machine.notice)
+            if reason:
+                self._slurm.drain([machine.node], reason)
+        except SchedulerUnavailable:
+            self._clock.at(self._clock.now() + WATCH_S, lambda: self._watch(machine))
+
+    def start_slurmd(self, machine: Machine, node: str, *, watch: bool = False) -> None:
+        """Starts slurmd, in place of one that runs; it registers a moment later if the machine lives."""
+        machine.node = node
+        machine.watches = watch
+        self._clock.at(self._clock.now() + WATCH_S, lambda: self._watch(machine))
+        self._clock.at(self._clock.now() + REGISTER_S, lambda: self._register(machine))
+
+    def _register(self, machine: Machine) -> None:
+        if self._running.get(machine.address) is machine:
+            self._slurm.register(machine.node, machine.address, machine.booted)

@@ -1,0 +1,42 @@
+"""The prover of the virtual world: what burstd/node/ does over ssh is done to a virtual machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from burstd.domain.claim import Claim
+from burstd.domain.cloud.offer import Pool
+from burstd.domain.errors import NodeRefused
+from tests.virtual.machines import Machines
+
+
+class SimProver:
+    """See burstd.domain.plugins.validator.Prover."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+
+    def prove(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        """See Prover."""
+        del console
+        machine = self._machines.reach(claim.address)
+        reached()
+        if machine.refused:
+            raise NodeRefused(f"{claim.slot} on {claim.address}: {machine.refused}")
+        return f"{pool.shape.cpus} CPUs, {pool.shape.memory_mib} MiB, {pool.shape.gpus()} GPUs as promised"
+
+    def start(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+        """See Prover."""
+        del pool
+        self._machines.start_slurmd(self._machines.reach(claim.address), claim.slot, watch=bool(watch))
+
+    def reach(self, claim: Claim) -> None:
+        """See Prover."""
+        self._machines.reach(claim.address)
+
+    def keep(self, claim_ids: Collection[str]) -> None:
+        """See Prover. Nothing was learned."""
+
+    def alarms(self) -> tuple[str, ...]:
+        """See Prover. Every machine can be entered."""
+        return ()
