@@ -29,7 +29,7 @@ from burstd.domain.claim import Claim
 from burstd.domain.errors import BurstdError
 from burstd.domain.plugins.shell import NotListening, Shell, Wire
 from burstd.runtime.sockets import Peer, Shares, peer
-from burstd.slurm.hooks.socket import connections, listen
+from burstd.slurm.hooks.hook_socket import connections, listen
 from burstd.transfer.protocol.relay import hang_up, relay
 
 log = structlog.get_logger(__name__)

@@ -25,7 +25,7 @@ from burstd.domain.errors import NodeNotReady
 from burstd.domain.plugins.shell import ConnectionLost, NotListening, Shell, Wire
 from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import Unavailable
-from burstd.slurm.hooks.socket import listen
+from burstd.slurm.hooks.hook_socket import listen
 from burstd.transfer.protocol.relay import SocketWire
 
 from .client import connect_as
@@ -221,7 +221,7 @@ class Flaky:
 def flaky(monkeypatch: pytest.MonkeyPatch) -> list[OSError]:
     errors = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
     monkeypatch.setattr("burstd.api.port_forward.listen", lambda *words: Flaky(listen(*words), errors))
-    monkeypatch.setattr("burstd.slurm.hooks.socket._PAUSE_S", 0.01)
+    monkeypatch.setattr("burstd.slurm.hooks.hook_socket._PAUSE_S", 0.01)
     return errors
 
 

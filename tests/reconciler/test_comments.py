@@ -170,7 +170,7 @@ class Slurm:
         self.there: dict[str, str] = {}
         self.raises: Exception | None = None
 
-    def job_comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
+    def comments(self, job_ids: Collection[str]) -> Mapping[str, str]:
         return {row: text for row, text in self.there.items() if row in job_ids or row.partition("_")[0] in job_ids}
 
     def set_comment(self, job_ids: Collection[str], text: str) -> None:

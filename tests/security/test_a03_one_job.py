@@ -32,7 +32,14 @@ _PERSONS = frozenset({"retry", "discard"})
 _TOO_SMALL = frozenset({"of", "hear", "begin", "end", "owed"})
 """What the mechanism itself is made of: a look into a mapping, a change of one, two comparisons."""
 _STORE = ("make_staging", "move_staging", "touch_staging", "find_staging")
-_MODULES = ("allowance", "fate", "moves", "places", "recovery", "views")
+_MODULES = (
+    "submission.quota",
+    "controller.decision",
+    "movement.moves",
+    "submission.locations",
+    "controller.recovery",
+    "controller.snapshot_view",
+)
 
 
 class Broken(Exception):
@@ -82,8 +89,8 @@ class Fault:
             return
         breaking = self._breaking(member)
         monkeypatch.setattr(owner, name, breaking)
-        for found in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{found.name}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(found.name)
             if vars(module).get(name) is member:
                 monkeypatch.setattr(module, name, breaking)
 

@@ -113,8 +113,8 @@ def rig(tmp_path: Path) -> Rig:
     (bundle := tmp_path / "bundle.pyz").write_bytes(agent_bundle())
     made.program.write_text(
         f"import sys\nsys.path.insert(0, {str(bundle)!r})\n"
-        "from burstd.transfer import userside\n"
-        f"userside.QUIET_S, userside.LOOK_S = {QUIET_S}, {LOOK_S}\n"
+        "from burstd.transfer.agent import user_process\n"
+        f"user_process.QUIET_S, user_process.LOOK_S = {QUIET_S}, {LOOK_S}\n"
         "from burstd.transfer.agent.main import main\nsys.exit(main())\n"
     )
     return made

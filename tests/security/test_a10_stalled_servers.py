@@ -21,12 +21,12 @@ SIZE = 100_000
 HAND = """
 import socket, sys
 from concurrent.futures import ThreadPoolExecutor
-from staging import object_hand
-object_hand.STALL_S = 0.5
+from staging.objects import user_worker
+user_worker.STALL_S = 0.5
 sock = socket.socket(fileno=int(sys.argv[1]))
-opener = object_hand._opener("s3")
+opener = user_worker._opener("s3")
 with ThreadPoolExecutor(8) as pool:
-    object_hand.Server(sock, "s3", opener, pool).serve()
+    user_worker.Server(sock, "s3", opener, pool).serve()
 """
 HEAD = f'HTTP/1.1 206 x\r\nETag: "t"\r\nContent-Length: {SIZE}\r\n\r\n'.encode()
 

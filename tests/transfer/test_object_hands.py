@@ -202,8 +202,8 @@ def _serve(listener: socket.socket, program: list[str]) -> subprocess.Popen[byte
 
 NO_BOTO = """import sys
 sys.modules["botocore"] = None
-from staging import object_hand
-sys.exit(object_hand.main([*sys.argv[1:], "--accounts"]))
+from staging.objects import user_worker
+sys.exit(user_worker.main([*sys.argv[1:], "--accounts"]))
 """
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import structlog
 
 from burstd.domain.errors import BurstdError
+from burstd.slurm.hooks.hook_socket import admit, caller, connections, listen
 from burstd.slurm.hooks.power_client import KINDS, TAKEN
-from burstd.slurm.hooks.socket import admit, caller, connections, listen
 
 log = structlog.get_logger(__name__)
 

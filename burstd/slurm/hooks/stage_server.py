@@ -14,7 +14,7 @@ from typing import Literal
 import structlog
 
 from burstd.domain.errors import BurstdError
-from burstd.slurm.hooks.socket import admit, caller, connections, listen
+from burstd.slurm.hooks.hook_socket import admit, caller, connections, listen
 from burstd.slurm.hooks.stage_client import HOOKS, WAITING
 
 log = structlog.get_logger(__name__)

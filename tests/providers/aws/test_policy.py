@@ -17,7 +17,7 @@ from providers.aws.checks import rights
 from tests.lab.programs import PROJECT
 
 POLICY = json.loads(share_path("config", "aws", "iam-policy.json").read_text(encoding="utf-8"))
-SOURCES = sorted(set((PROJECT / "providers" / "aws").glob("*.py")) - {Path(rights.__file__)})
+SOURCES = sorted(set((PROJECT / "providers" / "aws").rglob("*.py")) - {Path(rights.__file__)})
 """Without the room that tries rights: it names what the others call."""
 SERVICES = ("ec2", "pricing", "service-quotas", "sqs", "ssm", "sts")
 PREFIX = {"service-quotas": "servicequotas"}
