@@ -44,7 +44,6 @@ def store(place: str, clock: ManualClock) -> Iterator[Store]:
 @pytest.fixture(scope="session")
 def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a PostgreSQL whose contents may be dropped: BURSTD_TEST_POSTGRESQL, or a private one for this run."""
-    pytest.importorskip("psycopg", reason="psycopg (burstd[postgresql]) is not installed")
     if given := os.environ.get("BURSTD_TEST_POSTGRESQL"):
         yield given
         return

@@ -197,8 +197,6 @@ def test_tables_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_place_that_cannot_be_opened(tmp_path: Path, where: str, says: str) -> None:
-    if where.startswith("postgresql"):
-        pytest.importorskip("psycopg")
     with pytest.raises(StoreUnavailable, match=says) as raised:
         Store.open(where.format(tmp=tmp_path), ManualClock())
     assert "hunter2" not in str(raised.value)

@@ -27,16 +27,14 @@ if [ "$need" = boxes ]; then
   command -v ip >/dev/null || missing="$missing iproute2"
   command -v setpriv >/dev/null || missing="$missing util-linux"
   command -v ssh-keygen >/dev/null || missing="$missing openssh-client"
+  command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing="$missing debian-archive-keyring"
 fi
 if [ -n "$missing" ]; then
-  command -v apt-get >/dev/null || die "these Debian packages are missing and there is no apt-get:$missing"
-  [ "$(id -u)" = 0 ] || die "these Debian packages are missing, install them as root:$missing"
-  say "installing$missing"
+  # shellcheck source=tests/lab/apt.sh
+  . "$project/tests/lab/apt.sh"
   # shellcheck disable=SC2086
-  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } \
-    >"$cache/apt.log" 2>&1 ||
-    { tail -5 "$cache/apt.log" >&2; die "apt-get could not install$missing (see $cache/apt.log)"; }
+  install_quietly "$cache/apt.log" $missing
 fi
 
 # Two starts at once make one environment.
